@@ -70,6 +70,9 @@ FULL = """
     typed.testing.make_samples typed.testing.make_dataset
     typed.AtUri
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
+    typed.Index typed.DatasetEntry typed.Repository typed.create_repository
+    typed.get_default_index typed.set_default_index
+    typed.SearchResults typed.SearchResult
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

@@ -43,6 +43,15 @@ A lens makes samples of one type from those of another:
 >>> ds.as_type(Caption)[7]
 Caption(text='label 7', score=0.0)
 
+An index keeps datasets under names:
+
+>>> index = typed.Index(
+...     path="datasets.db", data_store=typed.LocalDiskStore("store"), atmosphere=None
+... )
+>>> _ = index.add_entry(ds, name="images")
+>>> index.get_dataset("images").open()[7].label
+'label 7'
+
 The examples of methods go on from here.
 """
 

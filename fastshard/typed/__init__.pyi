@@ -15,9 +15,17 @@ from fastshard.typed.cid import verify_cid as verify_cid
 from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
+from fastshard.typed.index.default import get_default_index as get_default_index
+from fastshard.typed.index.default import set_default_index as set_default_index
+from fastshard.typed.index.entry import DatasetEntry as DatasetEntry
+from fastshard.typed.index.index import Index as Index
 from fastshard.typed.index.providers.create import create_provider as create_provider
 from fastshard.typed.index.providers.protocol import IndexProvider as IndexProvider
 from fastshard.typed.index.providers.protocol import LabelRow as LabelRow
+from fastshard.typed.index.repository import Repository as Repository
+from fastshard.typed.index.repository import create_repository as create_repository
+from fastshard.typed.index.search import SearchResult as SearchResult
+from fastshard.typed.index.search import SearchResults as SearchResults
 from fastshard.typed.lenses.laws import LawFailure as LawFailure
 from fastshard.typed.lenses.lens import Lens as Lens
 from fastshard.typed.lenses.network import LensNetwork as LensNetwork
@@ -57,8 +65,10 @@ __all__ = [
     "DataSource",
     "Dataset",
     "DatasetDict",
+    "DatasetEntry",
     "DictSample",
     "Field",
+    "Index",
     "IndexProvider",
     "LabelRow",
     "LawFailure",
@@ -75,20 +85,25 @@ __all__ = [
     "PartialFailureError",
     "QueryExecutor",
     "RecordError",
+    "Repository",
     "S3DataStore",
     "S3Source",
     "SampleBatch",
     "SampleKeyError",
     "SampleLocation",
     "SchemaError",
+    "SearchResult",
+    "SearchResults",
     "ShardError",
     "ShardManifest",
     "ShardWriteResult",
     "URLSource",
     "configure_logging",
     "create_provider",
+    "create_repository",
     "fingerprint",
     "generate_cid",
+    "get_default_index",
     "get_logger",
     "lens",
     "load_dataset",
@@ -96,6 +111,7 @@ __all__ = [
     "packable",
     "query_fields",
     "schema_of",
+    "set_default_index",
     "verify_checksums",
     "verify_cid",
     "write_samples",

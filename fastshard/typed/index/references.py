@@ -9,6 +9,7 @@ from fastshard.remote.urls import redact
 
 __all__ = [
     "LOCAL",
+    "SCHEMA_PREFIXES",
     "DatasetReference",
     "lens_ref",
     "parse_dataset_ref",
@@ -22,6 +23,7 @@ SCHEME = "atdata://"
 RECORD = "at://"
 SCHEMAS = f"{SCHEME}{LOCAL}/schema/"
 OLD_SCHEMAS = "local://schemas/"  # of old versions of atdata
+SCHEMA_PREFIXES = (SCHEMAS, OLD_SCHEMAS)
 LENSES = f"{SCHEME}{LOCAL}/lens/"
 OTHER_COLLECTIONS = ("schema", "lens")
 SHOWN = 200  # characters of a reference in an error
@@ -136,7 +138,7 @@ def parse_schema_ref(ref: str) -> tuple[str, str]:
     ValueError
         It is none of these, or has no version.
     """
-    name, version = _split(ref, "schema", (SCHEMAS, OLD_SCHEMAS))
+    name, version = _split(ref, "schema", SCHEMA_PREFIXES)
     return name.rpartition(".")[2] or name, version
 
 

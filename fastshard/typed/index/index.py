@@ -1,0 +1,907 @@
+"""Class `Index`: datasets, labels, schemas and lenses under names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from fastshard.typed.descriptions.local_schema import from_local_json
+from fastshard.typed.descriptions.schema_type import make_type
+from fastshard.typed.index.entry import DatasetEntry
+from fastshard.typed.index.opening import EntryShards
+from fastshard.typed.index.providers.protocol import IndexProvider
+from fastshard.typed.index.references import (
+    LOCAL,
+    DatasetReference,
+    parse_dataset_ref,
+    parse_schema_ref,
+    schema_ref,
+)
+from fastshard.typed.index.repository import Repository, create_repository
+from fastshard.typed.index.search import Query, SearchResult, SearchResults, merge
+from fastshard.typed.index.writing import EntryDraft, insert_shards, write_shards
+
+if TYPE_CHECKING:
+    from fastshard.typed.dataset import Dataset
+    from fastshard.typed.stores.protocol import AbstractDataStore
+
+__all__ = ["Index"]
+
+NETWORK = "_atmosphere"  # what atdata calls the network among repositories
+
+
+class Anonymous(Enum):
+    """Argument of `Index` for a client that is not logged in."""
+
+    CLIENT = "anonymous"
+
+
+class Index:
+    """Datasets under names, with labels, schemas and lenses.
+
+    - Datasets: `write_samples`, `insert_dataset`, `get_dataset`, `list_datasets`,
+      `search`, `remove`.
+    - Labels name entries, in versions: `label`, `get_label`, `list_labels`.
+
+    An index has the repository "local", and others that are mounted. A dataset is
+    referred to as ``name``, ``repo/name``, ``@handle/name``, ``@handle/name@version``,
+    ``atdata://repo/dataset/name`` or ``at://did/collection/rkey``; a mounted
+    repository comes before a handle.
+
+    Parameters
+    ----------
+    provider : {"sqlite", "redis", "postgres"} or IndexProvider, optional
+        Where the rows of "local" are, by default "sqlite", unless `dsn`, `redis` or
+        its arguments are given.
+    path : str or path-like, optional
+        File of SQLite, by default ``~/.atdata/index.db``.
+    dsn : str, optional
+        Connection string of Postgres.
+    redis : redis.Redis, optional
+        Client of Redis.
+    data_store : AbstractDataStore, optional
+        Where shards are written.
+    repos : Mapping of str to Repository, optional
+        Further repositories by their names.
+    atmosphere : Atmosphere, optional
+        Client of the network; by default one that is not logged in, made when it is
+        needed. None: no network.
+    **redis_kwargs
+        Arguments of a client of Redis, ``host=``, ``port=``, or of the provider.
+
+    Raises
+    ------
+    TypeError
+        `provider` or a repository is of another type.
+    ValueError
+        The provider is unknown, or the name of a repository cannot be one.
+    MissingLibraryError
+        The library of the provider is not installed.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> index = typed.Index(path="own.db")
+    >>> entry = index.write_samples([ImageSample(np.zeros(4, "f4"), "a")], name="one")
+    >>> index.get_dataset("one").open()[0].label
+    'a'
+    """
+
+    def __init__(
+        self,
+        provider: IndexProvider | str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        dsn: str | None = None,
+        redis: Any = None,
+        data_store: AbstractDataStore | None = None,
+        repos: Mapping[str, Repository] | None = None,
+        atmosphere: Any = Anonymous.CLIENT,
+        **redis_kwargs: Any,
+    ) -> None:
+        if provider is None or isinstance(provider, str):
+            name = provider or _provider_of(dsn, redis, path, redis_kwargs)
+            local = create_repository(
+                name,
+                path=path,
+                dsn=dsn,
+                redis=redis,
+                data_store=data_store,
+                **redis_kwargs,
+            )
+        else:
+            given = {"path": path, "dsn": dsn, "redis": redis, **redis_kwargs}
+            local = _repository_of(provider, data_store, given)
+        self._atmosphere = atmosphere
+        self._repos = {LOCAL: local, **_check_repos(repos or {})}
+
+    # -- Repositories
+
+    @property
+    def repos(self) -> dict[str, Repository]:
+        """The repositories by their names, with "local"."""
+        return dict(self._repos)
+
+    @property
+    def provider(self) -> IndexProvider:
+        """Where the rows of the repository "local" are."""
+        return self._repos[LOCAL].provider
+
+    @property
+    def data_store(self) -> AbstractDataStore | None:
+        """Where the repository "local" writes shards, if it is set."""
+        return self._repos[LOCAL].data_store
+
+    # -- Datasets
+
+    def write_samples(
+        self,
+        samples: Iterable[Any],
+        *,
+        name: str,
+        schema_ref: str | None = None,
+        version: str | None = None,
+        description: str | None = None,
+        tags: list[str] | None = None,
+        license: str | None = None,  # noqa: A002  atdata's name
+        maxcount: int | None = 10_000,
+        maxsize: int | str | None = None,
+        metadata: dict[str, Any] | None = None,
+        manifest: bool = False,
+        data_store: AbstractDataStore | None = None,
+        force: bool = False,
+    ) -> DatasetEntry:
+        """Write samples to shards of a data store and add an entry for them.
+
+        The schema is published if there is none like it. The entry is added last:
+        nothing names the shards of a call that failed.
+
+        Parameters
+        ----------
+        samples : iterable of packable objects
+            All of one class. They are taken one by one.
+        name : str
+            ``name`` or ``repo/name``.
+        schema_ref : str, optional
+            Schema of the entry; by default that of the samples' class.
+        version, description : str, optional
+            Of the label that is written with the entry.
+        tags : list of str, optional
+            Kept as ``metadata["tags"]``.
+        license : str, optional
+            Kept as ``metadata["license"]``.
+        maxcount : int, optional
+            Samples in a shard, at most.
+        maxsize : int or str, optional
+            Size of a shard's file, at most: bytes, ``"500MB"``.
+        metadata : dict, optional
+            Stored with the entry, with the SHA-256 checksums of the shards as
+            ``"checksums"``.
+        manifest : bool, default False
+            Write a manifest beside each shard, for `Dataset.query`; takes pyarrow.
+        data_store : AbstractDataStore, optional
+            By default that of the repository, else a `LocalDiskStore` in
+            ``~/.atdata/data``.
+        force : bool, default False
+            Let shards be larger than a server of the network may take.
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        ValueError
+            There are no samples, or samples of two types; the name is no name; a value
+            cannot be stored.
+        TypeError
+            A sample is not packable, or its type has no description.
+        KeyError
+            There is no such repository.
+        OSError
+            A shard or the entry cannot be written.
+
+        Examples
+        --------
+        >>> entry = index.write_samples(images, name="split", maxcount=40)
+        >>> len(entry.data_urls), sorted(typed.verify_checksums(entry).values())
+        (3, ['ok', 'ok', 'ok'])
+        """
+        reference = self._parse(name)
+        repo = self._repo(reference, name)
+        draft = EntryDraft(
+            reference.name,
+            schema_ref,
+            _one_version(reference, version),
+            description,
+            _with(metadata, tags=tags, license=license),
+        )
+        entry = write_shards(
+            repo,
+            samples,
+            draft,
+            data_store,
+            maxcount=maxcount,
+            maxsize=maxsize,
+            manifest=manifest,
+        )
+        return self._adopt(entry, repo)
+
+    def write(self, samples: Iterable[Any], *, name: str, **options: Any) -> Any:
+        """Write samples: `write_samples` by a former name.
+
+        Parameters
+        ----------
+        samples : iterable of packable objects
+        name : str
+        **options
+            As for `write_samples`.
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError, OSError
+            As `write_samples` does.
+
+        Examples
+        --------
+        >>> index.write(images, name="all").name
+        'all'
+        """
+        return self.write_samples(samples, name=name, **options)
+
+    def insert_dataset(
+        self,
+        ds: Dataset[Any],
+        *,
+        name: str,
+        schema_ref: str | None = None,
+        version: str | None = None,
+        description: str | None = None,
+        tags: list[str] | None = None,
+        license: str | None = None,  # noqa: A002  atdata's name
+        data_store: AbstractDataStore | None = None,
+        force: bool = False,
+        copy: bool = False,
+        metadata: dict[str, Any] | None = None,
+        prefix: str | None = None,
+        **options: Any,
+    ) -> DatasetEntry:
+        """Add an entry for the shards of a dataset.
+
+        The shards stay where they are, and a brace pattern stays one URL, unless
+        `copy`, `data_store` or a data store of the repository says where to: then they
+        are copied as they are, byte by byte.
+
+        Parameters
+        ----------
+        ds : Dataset
+            All samples of its shards, as they are stored.
+        name : str
+            ``name`` or ``repo/name``.
+        schema_ref : str, optional
+            Schema of the entry; by default that of the dataset's sample type, which is
+            published if there is none like it.
+        version, description : str, optional
+            Of the label that is written with the entry.
+        tags : list of str, optional
+            Kept as ``metadata["tags"]``.
+        license : str, optional
+            Kept as ``metadata["license"]``.
+        data_store : AbstractDataStore, optional
+            Where to copy the shards.
+        force : bool, default False
+            Let shards be larger than a server of the network may take.
+        copy : bool, default False
+            Copy the shards to the data store of the repository, else to a
+            `LocalDiskStore` in ``~/.atdata/data``.
+        metadata : dict, optional
+            By default those of the dataset.
+        prefix : str, optional
+            Where in the data store; by default the name.
+        **options
+            Further arguments of the data store.
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        ValueError
+            The dataset filters, maps or selects samples, or has no sample type and no
+            `schema_ref` is given; the name is no name.
+        TypeError
+            It is no dataset, or its type has no description.
+        KeyError
+            There is no such repository.
+        ShardNotFoundError
+            There is no shard to copy.
+        OSError
+            A shard or the entry cannot be written.
+
+        Examples
+        --------
+        >>> ds = typed.Dataset[ImageSample]("splits/t*.tar")
+        >>> entry = index.insert_dataset(ds, name="both")  # copied to the store
+        >>> len(entry.data_urls), len(entry.open())
+        (3, 30)
+        """
+        reference = self._parse(name)
+        repo = self._repo(reference, name)
+        draft = EntryDraft(
+            reference.name,
+            schema_ref,
+            _one_version(reference, version),
+            description,
+            _with(metadata, tags=tags, license=license),
+        )
+        entry = insert_shards(
+            repo, ds, draft, data_store, copy=copy, prefix=prefix, **options
+        )
+        return self._adopt(entry, repo)
+
+    def add_entry(
+        self,
+        ds: Dataset[Any],
+        *,
+        name: str,
+        schema_ref: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> DatasetEntry:
+        """Add an entry for the shards of a dataset to the repository "local".
+
+        Nothing is copied, also if there is a data store.
+
+        Parameters
+        ----------
+        ds : Dataset
+        name : str
+            Slashes are letters of the name.
+        schema_ref : str, optional
+        metadata : dict, optional
+            As for `insert_dataset`.
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        ValueError, TypeError, OSError
+            As `insert_dataset` does.
+
+        Examples
+        --------
+        >>> index.add_entry(typed.Dataset[ImageSample]("data.tar"), name="same").name
+        'same'
+        """
+        repo = self._repos[LOCAL]
+        draft = EntryDraft(_check_name(name), schema_ref, None, None, metadata)
+        bare = Repository(repo.provider)
+        return self._adopt(insert_shards(bare, ds, draft, None), repo)
+
+    def get_dataset(self, ref: str) -> DatasetEntry:
+        """Return the entry that a reference names.
+
+        A label of the name is looked for first, then an entry.
+
+        Parameters
+        ----------
+        ref : str
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        KeyError
+            There is no such dataset, version or repository.
+        ValueError
+            It is no reference of a dataset.
+        FormatError
+            The row of the entry is damaged.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> index.get_dataset("images").data_urls
+        ['data.tar']
+        """
+        reference = self._parse(ref)
+        repo = self._repo(reference, ref)
+        provider = repo.provider
+        try:
+            cid, _ = provider.get_label(reference.name, reference.version)
+            entry = provider.get_entry_by_cid(cid)
+        except KeyError:
+            if reference.version is not None:
+                raise
+            entry = provider.get_entry_by_name(reference.name)
+        return self._adopt(entry, repo)
+
+    @property
+    def datasets(self) -> Iterator[DatasetEntry]:
+        """An iterator over the entries of all repositories."""
+        for repo in self._repos.values():
+            for entry in repo.provider.iter_entries():
+                yield self._adopt(entry, repo)
+
+    def list_datasets(self, repo: str | None = None) -> list[DatasetEntry]:
+        """Return the entries of all repositories, or of one.
+
+        Parameters
+        ----------
+        repo : str, optional
+            Name of a repository.
+
+        Returns
+        -------
+        list of DatasetEntry
+            In no order.
+
+        Raises
+        ------
+        KeyError
+            There is no such repository.
+        FormatError
+            The row of an entry is damaged.
+        OSError
+            A store cannot be read.
+
+        Examples
+        --------
+        >>> [entry.name for entry in index.list_datasets("local")]
+        ['images']
+        """
+        if repo is None:
+            return list(self.datasets)
+        found = self._mounted(repo)
+        return [self._adopt(entry, found) for entry in found.provider.iter_entries()]
+
+    @property
+    def entries(self) -> Iterator[DatasetEntry]:
+        """An iterator over the entries of the repository "local"."""
+        repo = self._repos[LOCAL]
+        for entry in repo.provider.iter_entries():
+            yield self._adopt(entry, repo)
+
+    def list_entries(self) -> list[DatasetEntry]:
+        """Return the entries of the repository "local".
+
+        Returns
+        -------
+        list of DatasetEntry
+
+        Raises
+        ------
+        FormatError
+            The row of an entry is damaged.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> len(index.list_entries())
+        1
+        """
+        return list(self.entries)
+
+    @property
+    def all_entries(self) -> list[DatasetEntry]:
+        """The entries of the repository "local"; a former name of `list_entries`."""
+        return self.list_entries()
+
+    def get_entry(self, cid: str) -> DatasetEntry:
+        """Return the entry of the repository "local" with a CID.
+
+        Parameters
+        ----------
+        cid : str
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        FormatError
+            Its row is damaged.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> cid = index.get_dataset("images").cid
+        >>> index.get_entry(cid).name
+        'images'
+        """
+        repo = self._repos[LOCAL]
+        return self._adopt(repo.provider.get_entry_by_cid(cid), repo)
+
+    def get_entry_by_name(self, name: str) -> DatasetEntry:
+        """Return the entry of a name in the repository "local"; labels are not asked.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        DatasetEntry
+            Of several the one written last.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        FormatError
+            Its row is damaged.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> index.get_entry_by_name("images").data_urls
+        ['data.tar']
+        """
+        repo = self._repos[LOCAL]
+        return self._adopt(repo.provider.get_entry_by_name(name), repo)
+
+    def remove(self, name: str) -> None:
+        """Remove a dataset's entry and labels. Shards stay.
+
+        All entries of the name are removed, all labels of the name, and other labels of
+        these entries.
+
+        Parameters
+        ----------
+        name : str
+            ``name`` or ``repo/name``, of an entry or of labels.
+
+        Raises
+        ------
+        KeyError
+            There is neither an entry nor a label of this name, or no such repository.
+        ValueError
+            It is no name, or has a version.
+        OSError
+            The store cannot be written.
+
+        Examples
+        --------
+        >>> index.remove("images")
+        >>> index.list_datasets(), index.list_labels()
+        ([], [])
+        """
+        reference = self._parse(name)
+        if reference.version is not None:
+            raise ValueError(f"{name} names a version; all of a name is removed")
+        provider = self._repo(reference, name).provider
+        cids = {
+            entry.cid
+            for entry in provider.iter_entries()
+            if entry.name == reference.name
+        }
+        labels = [
+            row
+            for row in provider.iter_labels()
+            if row[0] == reference.name or row[1] in cids
+        ]
+        if not cids and not labels:
+            raise KeyError(f"No dataset with name: {name}")
+        for label, _, version in labels:
+            _forgive(provider.remove_label, label, version)
+        for cid in cids:
+            _forgive(provider.remove_entry, cid)
+
+    # -- Labels
+
+    def label(
+        self,
+        name: str,
+        cid: str,
+        *,
+        version: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        """Name an entry; a label of the same name and version is replaced.
+
+        Parameters
+        ----------
+        name : str
+            ``name`` or ``repo/name``.
+        cid : str
+            Of the entry.
+        version : str, optional
+        description : str, optional
+
+        Raises
+        ------
+        KeyError
+            There is no such entry or repository.
+        ValueError
+            It is no name.
+        OSError
+            The store cannot be written.
+
+        Examples
+        --------
+        >>> index.label("best", index.get_dataset("images").cid, version="1.0.0")
+        >>> index.get_dataset("best").name
+        'images'
+        """
+        reference = self._parse(name)
+        provider = self._repo(reference, name).provider
+        provider.get_entry_by_cid(cid)
+        version = _one_version(reference, version)
+        provider.store_label(reference.name, cid, version, description)
+
+    def get_label(self, name: str, version: str | None = None) -> DatasetEntry:
+        """Return the entry that a label names.
+
+        Parameters
+        ----------
+        name : str
+            ``name``, ``repo/name`` or another reference.
+        version : str, optional
+            By default the latest: by the order of semantic versions where all are such,
+            else the one written last. "" is the label without a version.
+
+        Returns
+        -------
+        DatasetEntry
+
+        Raises
+        ------
+        KeyError
+            There is no such label, or its entry was removed.
+        ValueError
+            It is no name, or has another version.
+        FormatError
+            The row of the label or the entry is damaged.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> index.label("best", index.get_dataset("images").cid, version="1.0.0")
+        >>> index.get_label("best", "1.0.0").name
+        'images'
+        """
+        reference = self._parse(name)
+        repo = self._repo(reference, name)
+        version = _one_version(reference, version)
+        cid, _ = repo.provider.get_label(reference.name, version)
+        return self._adopt(repo.provider.get_entry_by_cid(cid), repo)
+
+    @property
+    def labels(self) -> Iterator[tuple[str, str, str | None]]:
+        """An iterator over name, CID and version of the labels of all repositories."""
+        for repo in self._repos.values():
+            yield from repo.provider.iter_labels()
+
+    def list_labels(self, repo: str | None = None) -> list[tuple[str, str, str | None]]:
+        """Return the labels of all repositories, or of one.
+
+        Parameters
+        ----------
+        repo : str, optional
+            Name of a repository.
+
+        Returns
+        -------
+        list of (str, str, str or None)
+            Name, CID and version.
+
+        Raises
+        ------
+        KeyError
+            There is no such repository.
+        FormatError
+            The row of a label is damaged.
+        OSError
+            A store cannot be read.
+
+        Examples
+        --------
+        >>> index.label("best", index.get_dataset("images").cid, version="1.0.0")
+        >>> sorted((name, version) for name, _, version in index.list_labels())
+        [('best', '1.0.0'), ('images', None)]
+        """
+        if repo is None:
+            return list(self.labels)
+        return list(self._mounted(repo).provider.iter_labels())
+
+    def search(
+        self,
+        text: str | None = None,
+        tags: Iterable[str] | None = None,
+        schema_ref: str | None = None,
+        repo: str | None = None,
+        limit: int = 50,
+        include_atmosphere: bool = True,
+    ) -> SearchResults:
+        """Search for datasets in all repositories.
+
+        Parameters
+        ----------
+        text : str, optional
+            Part of the name, in any case.
+        tags : iterable of str, optional
+            All of them are in ``metadata["tags"]``.
+        schema_ref : str, optional
+        repo : str, optional
+            Name of a repository; only this one is searched.
+        limit : int, default 50
+            Results, at most.
+        include_atmosphere : bool, default True
+            Search on the network too, if a server that indexes records is set.
+
+        Returns
+        -------
+        SearchResults
+            Each says which repository it is from. A store or a server that fails is
+            named in `SearchResults.failed`.
+
+        Raises
+        ------
+        KeyError
+            There is no such repository.
+        TypeError
+            `tags` is a str.
+        ValueError
+            `limit` is negative.
+
+        Examples
+        --------
+        >>> [(found.name, found.source) for found in index.search("IMAGE")]
+        [('images', 'local')]
+        """
+        if isinstance(tags, str):
+            raise TypeError("tags must be a list of str, got a str")
+        if limit < 0:
+            raise ValueError(f"limit must not be negative, got {limit}")
+        query = Query(text, None if tags is None else frozenset(tags), schema_ref)
+        repos = self._repos if repo is None else {repo: self._mounted(repo)}
+        found: list[SearchResult] = []
+        failed: dict[str, str] = {}
+        for name, each in repos.items():
+            try:
+                found += query.search(each.provider.iter_entries(), name)
+            except Exception as error:  # of any library
+                failed[name] = f"{type(error).__name__}: {error}"
+        return merge(found, limit, failed)
+
+    def __repr__(self) -> str:
+        return f"Index({', '.join(map(repr, self._repos))})"
+
+    # -- What calls share
+
+    def _parse(self, ref: str) -> DatasetReference:
+        return parse_dataset_ref(ref, self._repos)
+
+    def _repo(self, reference: DatasetReference, ref: str) -> Repository:
+        """Return the repository of a reference."""
+        if reference.repo is None:
+            raise KeyError(f"no repository of {ref}")
+        return self._repos[reference.repo]
+
+    def _mounted(self, name: str) -> Repository:
+        """Return the repository of a name."""
+        try:
+            return self._repos[name]
+        except KeyError:
+            raise KeyError(f"Unknown repository {name!r}") from None
+
+    def _schema_type(self, ref: str, repo: Repository) -> type[Any]:
+        """Return the class of a schema, of a repository or else of another one."""
+        name, version = parse_schema_ref(ref)
+        for each in (repo, *self._repos.values()):
+            text = each.provider.get_schema_json(name, version)
+            if text is not None:
+                structure = from_local_json(json.loads(text), ref)
+                return make_type(structure, schema_ref(name, version))
+        raise KeyError(f"Schema not found: {ref}")
+
+    def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
+        """Return an entry that opens its shards by the index."""
+        return entry._of(EntryShards(repo, self._schema_type))
+
+
+def _provider_of(
+    dsn: str | None, redis: Any, path: Any, redis_kwargs: Mapping[str, Any]
+) -> str:
+    """Return the name of the provider that arguments are of."""
+    if dsn is not None:
+        return "postgres"
+    if redis is not None or (redis_kwargs and path is None):
+        return "redis"
+    return "sqlite"
+
+
+def _repository_of(
+    provider: object, data_store: AbstractDataStore | None, given: Mapping[str, Any]
+) -> Repository:
+    """Return the repository of a provider that is an object.
+
+    Raises
+    ------
+    TypeError
+        It is none, or arguments of another one are given.
+    """
+    if not isinstance(provider, IndexProvider):
+        raise TypeError(
+            "provider must be an IndexProvider or backend name string, "
+            f"got {type(provider).__name__}"
+        )
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise TypeError(f"an open provider takes no {', '.join(names)}")
+    return Repository(provider, data_store)
+
+
+def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
+    """Return the repositories that are mounted beside "local".
+
+    Raises
+    ------
+    TypeError
+        One is no repository.
+    ValueError
+        A name cannot be that of one in a reference.
+    """
+    for name, repo in repos.items():
+        if name == LOCAL:
+            raise ValueError(
+                '"local" is reserved for the repository that every index has'
+            )
+        if not name or "/" in name or "@" in name or name == NETWORK:
+            raise ValueError(f"repos[{name!r}]: a name has no / and no @")
+        if not isinstance(repo, Repository):
+            raise TypeError(
+                f"repos[{name!r}] must be a Repository, got {type(repo).__name__}"
+            )
+    return dict(repos)
+
+
+def _check_name(name: str) -> str:
+    """Return the name of a dataset; raise TypeError or ValueError if it is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {type(name).__name__}")
+    if not name:
+        raise ValueError("name must not be empty")
+    return name
+
+
+def _one_version(reference: DatasetReference, version: str | None) -> str | None:
+    """Return the version of a reference or of an argument; they cannot differ."""
+    if version is None or reference.version in (None, version):
+        return reference.version if version is None else version
+    raise ValueError(
+        f"the reference has version {reference.version!r}, and version={version!r} is "
+        "given"
+    )
+
+
+def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
+    """Return metadata with those of further ones that are not None."""
+    given = {name: value for name, value in more.items() if value is not None}
+    return {**(metadata or {}), **given} if given else metadata
+
+
+def _forgive(remove: Callable[..., None], *key: str | None) -> None:
+    """Remove what another process may have removed."""
+    with suppress(KeyError):
+        remove(*key)
