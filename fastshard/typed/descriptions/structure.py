@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,16 @@ class ValueType(NamedTuple):
             or (not self.is_exact and other.dtype is None)
             or (not other.is_exact and self.dtype is None)
         )
+
+    def reads(self, other: ValueType) -> bool:
+        """Return whether all values of another type are values of this one."""
+        if self.kind == "array" and other.kind == "array":
+            return self.items is None or (
+                other.items is not None and self.items.reads(other.items)
+            )
+        if self.kind == "ndarray" and other.kind == "ndarray":
+            return self.dtype in (None, other.dtype) or not self.is_exact
+        return self.kind == other.kind or (self.kind, other.kind) == ("float", "int")
 
     def __str__(self) -> str:
         if self.kind == "array":
@@ -191,8 +202,12 @@ class Structure(NamedTuple):
 
 
 def check_name(name: str, what: str, where: str) -> None:
-    is_short = len(name) <= MAX_NAME
-    if not (is_short and name.isidentifier() and not keyword.iskeyword(name)):
+    is_name = len(name) <= MAX_NAME and name.isidentifier()
+    if (
+        not is_name
+        or keyword.iskeyword(name)
+        or unicodedata.normalize("NFKC", name) != name  # as Python reads source
+    ):
         raise DescriptionError(
             f"Invalid {what} name {shorten(name)}: must be a valid Python identifier "
             f"of at most {MAX_NAME} characters",

@@ -1,0 +1,311 @@
+"""Modules and stubs of schema types, for editors and type checkers."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from fastshard._util.files import replace_file
+from fastshard.typed.descriptions.schema_type import dump
+from fastshard.typed.descriptions.structure import (
+    Structure,
+    ValueType,
+    resolve_dtype,
+)
+
+__all__ = ["LOCAL_AUTHORITY", "StubFolder"]
+
+LOCAL_AUTHORITY = "local"
+MAX_STEM = 100  # bytes of a file's name without its suffix
+DEFAULT_FOLDER = Path("~/.atdata/stubs")
+# Formats, whose values are of libraries that a checker may not know.
+OF_LIBRARIES = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
+BUILTINS = ("bool", "bytes", "dict", "float", "int", "list", "str")
+FACE = '"""Types of schemas."""\n'
+# First lines of modules that are written here, and by atdata.
+WRITTEN = re.compile(r'# Schema: \S+@|"""Auto-generated ')
+
+
+class StubFolder:
+    """Folder of Python modules with the types of schemas, one for each.
+
+    A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for
+    type checkers; what it has when it is imported is the type that `make_type` makes.
+
+    Parameters
+    ----------
+    path : str or path-like, optional
+        Default: ``~/.atdata/stubs``.
+    """
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path) if path is not None else DEFAULT_FOLDER.expanduser()
+
+    def __repr__(self) -> str:
+        return f"StubFolder({str(self.path)!r})"
+
+    def write(self, structure: Structure, ref: str) -> Path:
+        """Write the module of a schema and its stub, unless they are there.
+
+        Parameters
+        ----------
+        structure : Structure
+            With a version.
+        ref : str
+            Of the schema. Modules of the network are in a folder of their owner.
+
+        Returns
+        -------
+        Path
+            Of the module.
+
+        Raises
+        ------
+        DescriptionError
+            A name cannot be that of a class or a field, or a dtype is not known.
+        FileExistsError
+            A file of the name is no module of a schema.
+        OSError
+            The folder cannot be written.
+        """
+        structure.check()
+        path = self.path_of(structure, ref)
+        for folder in (self.path, path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / "__init__.py").exists():
+                write_once(folder / "__init__.py", FACE)
+        write_once(path, module_text(structure, ref))
+        write_once(path.with_suffix(".pyi"), stub_text(structure, ref))
+        return path
+
+    def path_of(self, structure: Structure, ref: str) -> Path:
+        """Return the path of a schema's module."""
+        stem = as_name(f"{structure.name}_{structure.version or ''}")
+        return self.path / authority_of(ref) / f"{stem}.py"
+
+    def import_path(self, structure: Structure, ref: str) -> str:
+        """Return the name by which a schema's module is imported.
+
+        It holds where the folder is in ``sys.path``.
+        """
+        path = self.path_of(structure, ref)
+        return f"{path.parent.name}.{path.stem}"
+
+    def clear(self) -> int:
+        """Remove all modules that were written, and their stubs.
+
+        Returns
+        -------
+        int
+            The number of modules.
+
+        Raises
+        ------
+        OSError
+            A file cannot be removed.
+        """
+        removed = 0
+        for path in sorted(self.path.glob("*/*.py")):
+            if path.name == "__init__.py" or not is_written(path):
+                continue
+            path.with_suffix(".pyi").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            removed += 1
+        for folder in sorted(self.path.glob("*/")):
+            face = folder / "__init__.py"
+            if [*folder.iterdir()] == [face] and face.read_text() == FACE:
+                face.unlink()
+                folder.rmdir()
+        return removed
+
+
+def is_written(path: Path) -> bool:
+    """Return whether a file is a module that was written here, or by atdata."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return WRITTEN.match(file.read(1000)) is not None
+
+
+def write_once(path: Path, text: str) -> None:
+    """Write a file, unless it has the text already; replace none of another's."""
+    data = text.encode()
+    try:
+        old = path.read_bytes()
+    except FileNotFoundError:
+        old = None
+    if old == data:
+        return
+    if old is not None and WRITTEN.match(old[:1000].decode(errors="replace")) is None:
+        raise FileExistsError(errno.EEXIST, "not a module of a schema", str(path))
+    with replace_file(str(path)) as file:
+        file.write(data)
+
+
+def authority_of(ref: str) -> str:
+    """Return the folder of a reference: the owner's, or ``local``."""
+    for prefix in ("at://", "@"):
+        if ref.startswith(prefix):
+            return as_name(ref.removeprefix(prefix).partition("/")[0])
+    return LOCAL_AUTHORITY
+
+
+def as_name(text: str) -> str:
+    """Return a text as a name of a module: letters, digits and underscores."""
+    found = re.sub(r"\W", "_", text)
+    if len(found.encode()) > MAX_STEM:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        found = f"{found.encode()[: MAX_STEM - 17].decode(errors='ignore')}_{digest}"
+    return found if not found[:1].isdigit() else f"_{found}"
+
+
+def head(structure: Structure, ref: str) -> str:
+    """Return the docstring of a module, a literal that no text can end."""
+    lines = [
+        f"Schema: {structure.name}@{structure.version}",
+        f"Reference: {ref}",
+        "Written by fastshard for editors and type checkers.",
+    ]
+    return "\n".join(f"# {ascii_line(line)}" for line in lines)
+
+
+def ascii_line(text: str) -> str:
+    """Return a text as one line of printable characters."""
+    return ascii(text)[1:-1]
+
+
+def stub_text(structure: Structure, ref: str) -> str:
+    """Return the text of a schema's stub."""
+    return "\n".join(
+        [
+            head(structure, ref),
+            "",
+            *imports(structure),
+            "from fastshard.typed import PackableSample",
+            "",
+            *class_lines(structure, ref, ""),
+            "    def __init__(",
+            "        self,",
+            *(f"        {line}," for line in parameters(structure, ref)),
+            "    ) -> None: ...",
+            "",
+            f"__all__ = [{structure.name!r}]",
+            "",
+        ]
+    )
+
+
+def module_text(structure: Structure, ref: str) -> str:
+    """Return the text of a schema's module."""
+    content = dump(structure)
+    pieces = [content[i : i + 70] for i in range(0, len(content), 70)]
+    return "\n".join(
+        [
+            head(structure, ref),
+            "",
+            "from __future__ import annotations",
+            "",
+            "from typing import TYPE_CHECKING",
+            "",
+            "if TYPE_CHECKING:",
+            *(f"    {line}" for line in imports(structure)),
+            "    from fastshard.typed import PackableSample",
+            "",
+            *class_lines(structure, ref, "    "),
+            "else:",
+            "    from fastshard.typed.descriptions.schema_type import load_type",
+            "",
+            f"    {structure.name} = load_type(",
+            *(f"        {piece!a}" for piece in pieces),
+            f"        , {ref!a}",
+            "    )",
+            "",
+            f"__all__ = [{structure.name!r}]",
+            "",
+        ]
+    )
+
+
+def imports(structure: Structure) -> list[str]:
+    """Return the import lines that the annotations need."""
+    hints = " ".join(hints_of(structure, "").values())
+    found = []
+    if "builtins." in hints:
+        found.append("import builtins")
+    if "Any" in re.findall(r"\w+", hints):
+        found.append("from typing import Any")
+    if "np." in hints:
+        found.append("import numpy as np")
+    if "NDArray[" in hints:
+        found.append("from numpy.typing import NDArray")
+    return [*found, ""] if found else found
+
+
+def class_lines(structure: Structure, ref: str, indent: str) -> list[str]:
+    """Return the statement of a class with its annotated fields."""
+    text = structure.description or f"Sample of the schema {ref}."
+    hints = hints_of(structure, ref)
+    return [
+        f"{indent}class {structure.name}(PackableSample):",
+        f"{indent}    {text!a}",
+        "",
+        *(
+            f"{indent}    {each.name}: {hints[each.name]}"
+            + (" = None" if each.optional else "")
+            for each in sorted(structure.fields, key=lambda each: each.optional)
+        ),
+        "",
+    ]
+
+
+def parameters(structure: Structure, ref: str) -> list[str]:
+    """Return the parameters of the type's constructor, as `make_type` makes it."""
+    fields = structure.fields
+    hints = hints_of(structure, ref)
+    last = max((i for i, each in enumerate(fields) if not each.optional), default=0)
+    positional, defaulted, keywords = [], [], []
+    for i, each in enumerate(fields):
+        text = f"{each.name}: {hints[each.name]}"
+        if not each.optional:
+            positional.append(text)
+        elif i < last:
+            keywords.append(f"{text} = None")
+        else:
+            defaulted.append(f"{text} = None")
+    return [*positional, *defaulted, *(["*"] if keywords else []), *keywords]
+
+
+def hints_of(structure: Structure, ref: str) -> dict[str, str]:
+    """Return the annotation of each field, as source has it."""
+    names = {each.name for each in structure.fields}
+    prefix = "builtins." if names.intersection(BUILTINS) else ""
+    found = {}
+    for each in structure.fields:
+        hint = hint_of(each.type, prefix, f"{ref}, field {each.name}")
+        found[each.name] = f"{hint} | None" if each.optional else hint
+    return found
+
+
+def hint_of(value: ValueType, prefix: str, where: str) -> str:
+    if value.kind == "ndarray":
+        return f"NDArray[{scalar_name(value, where)}]"
+    if value.kind == "structured":
+        return "NDArray[Any]"
+    if value.kind == "array":
+        items = "Any" if value.items is None else hint_of(value.items, prefix, where)
+        return f"{prefix}list[{items}]"
+    if value.kind == "object":
+        return f"{prefix}dict[{prefix}str, Any]"
+    return "Any" if value.kind in OF_LIBRARIES else f"{prefix}{value.kind}"
+
+
+def scalar_name(value: ValueType, where: str) -> str:
+    """Return the name of an array's scalar type, Any where NumPy has none."""
+    if value.dtype is None or not value.is_exact:
+        return "Any"
+    scalar: Any = resolve_dtype(value.dtype, where)
+    return f"np.{scalar.__name__}" if scalar.__module__ == "numpy" else "Any"
