@@ -7,14 +7,14 @@ import dis
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
 from fastshard.errors import DescriptionError
 from fastshard.typed.descriptions.structure import list_of, map_of, shorten, text_of
 from fastshard.typed.lenses.lens import Lens, compose, make_lens
-from fastshard.typed.sample_type import new_sample
+from fastshard.typed.sample_type import become_dataclass, is_generated, new_sample
 
 __all__ = ["from_lens_json", "mapping_lens", "mapping_of", "to_lens_json"]
 
@@ -198,9 +198,10 @@ def copied_fields(
     """
     if not isinstance(function, types.FunctionType):
         return None
-    if not all(dataclasses.is_dataclass(each) for each in (result, *arguments)):
+    if not all(is_plain(each) for each in (result, *arguments)):
         return None
-    count = count_copied(function, result)
+    readable = {name for each in arguments for name in field_names(each)}
+    count = count_copied(function, result, readable)
     if count is None:
         return None
     # No instruction looks at the values, so that any may stand for them.
@@ -226,7 +227,24 @@ def copied_fields(
     return found if type(made) is result and len(found) == count else None
 
 
-def count_copied(function: types.FunctionType, result: type) -> int | None:
+def is_plain(cls: type) -> bool:
+    """Return whether fields of a class are stored as they are given."""
+    if not dataclasses.is_dataclass(cls):
+        return False
+    become_dataclass(cls)
+    return (
+        cls.__getattribute__ is object.__getattribute__
+        and is_generated(cls.__init__)
+        and not any(
+            hasattr(inspect.getattr_static(cls, name, None), "__set__")
+            for name in field_names(cls)
+        )
+    )
+
+
+def count_copied(
+    function: types.FunctionType, result: type, readable: Set[str]
+) -> int | None:
     """Return how many arguments a function calls a class with, if it does only that.
 
     Parameters
@@ -234,6 +252,8 @@ def count_copied(function: types.FunctionType, result: type) -> int | None:
     function : function
     result : type
         The class that it must call.
+    readable : set of str
+        Names of fields, which the arguments must be.
     """
     code = function.__code__
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
@@ -248,7 +268,10 @@ def count_copied(function: types.FunctionType, result: type) -> int | None:
             counts.append(each.arg)
         elif each.opname in NAMES:
             names.append(each.argval)
-        attributes += each.opname == "LOAD_ATTR"
+        elif each.opname == "LOAD_ATTR":
+            attributes += 1
+            if each.argval not in readable:
+                return None
     # One more attribute would be a method of the class that is called instead.
     if len(names) != 1 or counts != [attributes]:
         return None

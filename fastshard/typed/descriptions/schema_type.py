@@ -117,7 +117,7 @@ def build(structure: Structure, ref: str | None, content: str) -> type[PackableS
     annotations: dict[str, Any] = {}
     names: dict[str, Any] = {
         "__module__": __name__,
-        "__doc__": structure.description,
+        "__doc__": docstring(structure.description),
         "__annotations__": annotations,
         "__field_formats__": {
             each.name: each.type.kind
@@ -143,6 +143,11 @@ def build(structure: Structure, ref: str | None, content: str) -> type[PackableS
     become_dataclass(made)
     declared_fields(made)  # raises for what no sample can have
     return made
+
+
+def docstring(text: str | None) -> str | None:
+    """Return a description as a class can have it: without lone surrogates."""
+    return None if text is None else text.encode(errors="replace").decode()
 
 
 def hint_of(value: ValueType, where: str) -> Any:
