@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy as copy_of
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,26 @@ class Index:
     def data_store(self) -> AbstractDataStore | None:
         """Where the repository "local" writes shards, if it is set."""
         return self._repos[LOCAL].data_store
+
+    def with_atmosphere(self, atmosphere: Any) -> Index:
+        """Return the same index with another client of the network.
+
+        Parameters
+        ----------
+        atmosphere : Atmosphere or None
+
+        Returns
+        -------
+        Index
+
+        Examples
+        --------
+        >>> index.with_atmosphere(None).get_dataset("images").name
+        'images'
+        """
+        other = copy_of(self)
+        other._atmosphere = atmosphere
+        return other
 
     # -- Datasets
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fastshard.dataset.listing import Source
 from fastshard.remote.options import select_remote
@@ -11,38 +10,17 @@ from fastshard.remote.urls import redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.loading.dataset_dict import DatasetDict
+from fastshard.typed.loading.named import EntryIndex, is_reference, load_named
 from fastshard.typed.loading.splits import DEFAULT_SPLIT, DataFiles, list_splits
 from fastshard.typed.logs import get_logger
 from fastshard.typed.sources.url import URLSource
 
-__all__ = ["EntryIndex", "IndexedEntry", "load_dataset"]
+if TYPE_CHECKING:
+    from fastshard.typed.index.index import Index
+
+__all__ = ["load_dataset"]
 
 T = TypeVar("T")
-
-
-class IndexedEntry(Protocol):
-    """An entry of an index: where the shards of a dataset are, and its schema."""
-
-    @property
-    def data_urls(self) -> Sequence[str]:
-        """Paths or URLs of the shards."""
-
-    @property
-    def schema_ref(self) -> str:
-        """The name of the schema in the index."""
-
-
-class EntryIndex(Protocol):
-    """An index of datasets by their names, as `load_dataset` asks it."""
-
-    def get_label(self, name: str, version: str | None = None, /) -> IndexedEntry:
-        """Return the entry of a label; raise KeyError for an unknown one."""
-
-    def get_dataset(self, name: str, /) -> IndexedEntry:
-        """Return the entry of a name; raise KeyError for an unknown one."""
-
-    def get_schema_type(self, ref: str, /) -> type[Any]:
-        """Return the class that a schema describes."""
 
 
 @overload
@@ -53,7 +31,7 @@ def load_dataset(
     split: str,
     data_files: DataFiles | None = None,
     streaming: bool = False,
-    index: EntryIndex | None = None,
+    index: Index | EntryIndex | None = None,
     atmosphere: object = None,
     **options: Any,
 ) -> Dataset[T]: ...
@@ -65,7 +43,7 @@ def load_dataset(
     split: None = None,
     data_files: DataFiles | None = None,
     streaming: bool = False,
-    index: EntryIndex | None = None,
+    index: Index | EntryIndex | None = None,
     atmosphere: object = None,
     **options: Any,
 ) -> DatasetDict[T]: ...
@@ -77,7 +55,7 @@ def load_dataset(
     split: str,
     data_files: DataFiles | None = None,
     streaming: bool = False,
-    index: EntryIndex | None = None,
+    index: Index | EntryIndex | None = None,
     atmosphere: object = None,
     **options: Any,
 ) -> Dataset[DictSample]: ...
@@ -89,7 +67,7 @@ def load_dataset(
     split: None = None,
     data_files: DataFiles | None = None,
     streaming: bool = False,
-    index: EntryIndex | None = None,
+    index: Index | EntryIndex | None = None,
     atmosphere: object = None,
     **options: Any,
 ) -> DatasetDict[DictSample]: ...
@@ -100,7 +78,7 @@ def load_dataset(
     split: str | None = None,
     data_files: DataFiles | None = None,
     streaming: bool = False,
-    index: EntryIndex | None = None,
+    index: Index | EntryIndex | None = None,
     atmosphere: object = None,
     **options: Any,
 ) -> Dataset[Any] | DatasetDict[Any]:
@@ -116,8 +94,8 @@ def load_dataset(
     path : str, path-like or sequence of them
         What `fastshard.open` takes: a shard, a brace list, a glob, a directory with
         ``.tar`` files, a URL (``http``, ``s3``, ``gs``, ``az``, ``hf``), a list of
-        these. ``"@handle/name"``, ``"@handle/name@version"`` and ``"at://..."`` name
-        an entry of `index`.
+        these. ``"@handle/name"``, ``"@handle/name@version"``, ``"at://..."`` and
+        ``"atdata://..."`` name an entry of an index; with `index` so does a name.
     sample_type : type, optional
         Class of the samples; by default `DictSample`, of an indexed path that of its
         schema.
@@ -128,11 +106,12 @@ def load_dataset(
         if no split is given with them.
     streaming : bool, default False
         Kept as `DatasetDict.streaming`; datasets are read on access in any case.
-    index : object, optional
-        For indexed paths: with ``get_dataset(name)``, ``get_label(name, version)`` and
-        ``get_schema_type(ref)``.
-    atmosphere : object, optional
-        Not used.
+    index : Index, optional
+        Where names are looked up: an `Index`, or an object with
+        ``get_dataset(name)``, ``get_label(name, version)`` and
+        ``get_schema_type(ref)``. By default that of `get_default_index`.
+    atmosphere : Atmosphere, optional
+        Client of the network, instead of that of the index.
     **options
         Options of `Dataset`, and those of `fastshard.open`: ``store=``, ``token=``,
         ``max_memory=``, ...
@@ -147,7 +126,7 @@ def load_dataset(
     ShardNotFoundError
         There are no shards, or a named file is not there. Also a `FileNotFoundError`.
     ValueError
-        There is no such split, or an indexed path is given without an index.
+        There is no such split, or a reference has no name.
     KeyError
         The index has no such entry.
     TypeError
@@ -167,6 +146,8 @@ def load_dataset(
     >>> splits = typed.load_dataset("splits/", data_files={"a": "test-*.tar"})
     >>> splits.num_shards
     {'a': 1}
+    >>> typed.load_dataset("images", index=index, split="train")[7].label
+    'label 7'
     """
     if sample_type is not None and not isinstance(sample_type, type):
         name = type(sample_type).__name__
@@ -177,9 +158,11 @@ def load_dataset(
         split,
         getattr(sample_type, "__name__", None),
     )
-    if isinstance(path, str) and path.startswith(("@", "at://")):
-        source, kind = _look_up(path, sample_type, index)
-        splits = {split or DEFAULT_SPLIT: Dataset(source, kind, **options)}
+    named = None
+    if isinstance(path, str) and (data_files is None or is_reference(path)):
+        named = load_named(path, sample_type, index, atmosphere, options)
+    if named is not None:
+        kind, splits = named.sample_type, {split or DEFAULT_SPLIT: named}
     else:
         kind = sample_type or DictSample
         remote = select_remote(options)
@@ -192,46 +175,3 @@ def load_dataset(
     if split not in splits:
         raise ValueError(f"Split {split!r} not found. Available splits: {list(splits)}")
     return splits[split]
-
-
-def _look_up(
-    path: str, sample_type: type[Any] | None, index: EntryIndex | None
-) -> tuple[Any, type[Any]]:
-    """Return the source and the class of the samples of an indexed path.
-
-    Raises
-    ------
-    ValueError
-        There is no index, or the path has no name.
-    KeyError
-        The index has no such entry.
-    """
-    name, version = _parse_indexed(path)
-    if index is None:
-        raise ValueError(f"{path} names an entry of an index: give index=")
-    try:
-        entry = index.get_label(name, version)
-    except (KeyError, AttributeError):
-        if version is not None:
-            raise
-        entry = index.get_dataset(name)
-    urls = list(entry.data_urls)
-    store = getattr(index, "data_store", None)
-    if store is not None:
-        urls = [store.read_url(url) for url in urls]
-    kind = sample_type or index.get_schema_type(entry.schema_ref)
-    return URLSource._of_shards(urls), kind
-
-
-def _parse_indexed(path: str) -> tuple[str, str | None]:
-    """Return the name and the version of ``@handle/name[@version]``."""
-    if path.startswith("at://"):
-        return path, None
-    handle, slash, rest = path[1:].partition("/")
-    name, at, version = rest.partition("@")
-    if not (handle and slash and name) or (at and not version):
-        raise ValueError(
-            f"Invalid indexed path format: {path}: expected @handle/name or "
-            "@handle/name@version"
-        )
-    return f"@{handle}/{name}", version or None

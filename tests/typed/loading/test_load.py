@@ -272,12 +272,6 @@ def test_other_indexed_paths_are_an_error(path):
         typed.load_dataset(path, index=Index([]))
 
 
-@pytest.mark.parametrize("path", ["@local/mine", "at://did:plc:abc/entry/mine"])
-def test_indexed_paths_need_an_index(path):
-    with pytest.raises(ValueError, match="give index="):
-        typed.load_dataset(path, Text)
-
-
 def test_a_type_that_is_no_class_is_refused(folder):
     with pytest.raises(TypeError, match="sample_type must be a class"):
         typed.load_dataset(folder, "Item")
