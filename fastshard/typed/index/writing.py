@@ -8,18 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.typed.dataset import Dataset
-from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
+from fastshard.typed.descriptions.local_schema import to_local_json
 from fastshard.typed.descriptions.structure import describe
-from fastshard.typed.descriptions.versions import next_patch
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.index.entry import DatasetEntry
-from fastshard.typed.index.references import (
-    SCHEMA_PREFIXES,
-    parse_schema_ref,
-)
-from fastshard.typed.index.references import (
-    schema_ref as name_schema,
-)
+from fastshard.typed.index.references import SCHEMA_PREFIXES, parse_schema_ref
+from fastshard.typed.index.schema_calls import publish_schema
 from fastshard.typed.stores.disk import LocalDiskStore
 from fastshard.typed.stores.protocol import AbstractDataStore
 from fastshard.typed.stores.writing import whole_source, write_to_store
@@ -190,17 +184,7 @@ def store_schema(
                 "samples of DictSample have no schema: give the dataset a sample type, "
                 "or schema_ref"
             )
-        structure = describe(sample_type)
-
-        def choose(known: Mapping[str, str]) -> tuple[str, str | None]:
-            for version, text in known.items():
-                if structure.equals(from_local_json(json.loads(text), version)):
-                    return version, None
-            version = next_patch(known)
-            return version, json.dumps(to_local_json(structure, version))
-
-        version = provider.store_schema_version(structure.name, choose)
-        return name_schema(structure.name, version)
+        return publish_schema(provider, sample_type)
     if schema_ref.startswith(SCHEMA_PREFIXES) and not issubclass(
         sample_type, DictSample
     ):
