@@ -55,13 +55,15 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
-        "AmbiguousKeyError CacheWarning ClosedError ConversionError DescriptionError "
-        "FastshardError FieldNotFoundError FormatError IndexRowError InfoNotFoundError "
-        "LensNotFoundError MemberNotFoundError MissingLibraryError PartialFailureError "
-        "QueryError QueryTimeoutError RaggedError RecordError RemoteError "
+        "AmbiguousKeyError AppViewError AppViewRequiredError AppViewUnavailableError "
+        "BlobNotFoundError CacheWarning ClosedError ConversionError DescriptionError "
+        "FastshardError FieldNotFoundError FormatError HandleNotFoundError "
+        "IdentityError IndexRowError InfoNotFoundError LensNotFoundError "
+        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
+        "QueryTimeoutError RaggedError RecordError RecordNotFoundError RemoteError "
         "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
-        "SampleNotFoundError SchemaError ShardNotFoundError StaleIndexError "
-        "StaleIndexWarning StateError WriterLockedError"
+        "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
+        "StaleIndexError StaleIndexWarning StateError WriterLockedError XrpcError"
     ),
     "fastshard.formats.field_info": "FieldInfo",
     "fastshard.formats.sample": "Sample Samples",

@@ -29,6 +29,10 @@ from fastshard.dataset.iteration import BatchIterator as BatchIterator
 from fastshard.dataset.iteration import SampleIterator as SampleIterator
 from fastshard.dataset.open import open as open  # noqa: A004
 from fastshard.errors import AmbiguousKeyError as AmbiguousKeyError
+from fastshard.errors import AppViewError as AppViewError
+from fastshard.errors import AppViewRequiredError as AppViewRequiredError
+from fastshard.errors import AppViewUnavailableError as AppViewUnavailableError
+from fastshard.errors import BlobNotFoundError as BlobNotFoundError
 from fastshard.errors import CacheWarning as CacheWarning
 from fastshard.errors import ClosedError as ClosedError
 from fastshard.errors import ConversionError as ConversionError
@@ -36,6 +40,8 @@ from fastshard.errors import DescriptionError as DescriptionError
 from fastshard.errors import FastshardError as FastshardError
 from fastshard.errors import FieldNotFoundError as FieldNotFoundError
 from fastshard.errors import FormatError as FormatError
+from fastshard.errors import HandleNotFoundError as HandleNotFoundError
+from fastshard.errors import IdentityError as IdentityError
 from fastshard.errors import IndexRowError as IndexRowError
 from fastshard.errors import InfoNotFoundError as InfoNotFoundError
 from fastshard.errors import LensNotFoundError as LensNotFoundError
@@ -46,17 +52,20 @@ from fastshard.errors import QueryError as QueryError
 from fastshard.errors import QueryTimeoutError as QueryTimeoutError
 from fastshard.errors import RaggedError as RaggedError
 from fastshard.errors import RecordError as RecordError
+from fastshard.errors import RecordNotFoundError as RecordNotFoundError
 from fastshard.errors import RemoteError as RemoteError
 from fastshard.errors import RemoteNotFoundError as RemoteNotFoundError
 from fastshard.errors import RemoteShardNotFoundError as RemoteShardNotFoundError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SampleNotFoundError as SampleNotFoundError
 from fastshard.errors import SchemaError as SchemaError
+from fastshard.errors import SessionError as SessionError
 from fastshard.errors import ShardNotFoundError as ShardNotFoundError
 from fastshard.errors import StaleIndexError as StaleIndexError
 from fastshard.errors import StaleIndexWarning as StaleIndexWarning
 from fastshard.errors import StateError as StateError
 from fastshard.errors import WriterLockedError as WriterLockedError
+from fastshard.errors import XrpcError as XrpcError
 from fastshard.formats.field_info import FieldInfo as FieldInfo
 from fastshard.formats.sample import Sample as Sample
 from fastshard.formats.sample import Samples as Samples
@@ -67,8 +76,12 @@ from fastshard.remote.options import RemoteOptions as RemoteOptions
 
 __all__ = [
     "AmbiguousKeyError",
+    "AppViewError",
+    "AppViewRequiredError",
+    "AppViewUnavailableError",
     "BatchIterator",
     "BatchProcessor",
+    "BlobNotFoundError",
     "CacheWarning",
     "ClosedError",
     "Concat",
@@ -81,6 +94,8 @@ __all__ = [
     "FieldInfo",
     "FieldNotFoundError",
     "FormatError",
+    "HandleNotFoundError",
+    "IdentityError",
     "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
@@ -92,6 +107,7 @@ __all__ = [
     "QueryTimeoutError",
     "RaggedError",
     "RecordError",
+    "RecordNotFoundError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteOptions",
@@ -102,6 +118,7 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "SchemaError",
+    "SessionError",
     "Shard",
     "ShardNotFoundError",
     "ShardReader",
@@ -111,6 +128,7 @@ __all__ = [
     "StateError",
     "TarShard",
     "WriterLockedError",
+    "XrpcError",
     "Zip",
     "build_index",
     "collate",

@@ -28,6 +28,10 @@ from fastshard._util.terminal import escape_line
 
 __all__ = [
     "AmbiguousKeyError",
+    "AppViewError",
+    "AppViewRequiredError",
+    "AppViewUnavailableError",
+    "BlobNotFoundError",
     "CacheWarning",
     "ClosedError",
     "ConversionError",
@@ -35,6 +39,8 @@ __all__ = [
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
+    "HandleNotFoundError",
+    "IdentityError",
     "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
@@ -45,17 +51,20 @@ __all__ = [
     "QueryTimeoutError",
     "RaggedError",
     "RecordError",
+    "RecordNotFoundError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteShardNotFoundError",
     "SampleKeyError",
     "SampleNotFoundError",
     "SchemaError",
+    "SessionError",
     "ShardNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
     "StateError",
     "WriterLockedError",
+    "XrpcError",
 ]
 
 
@@ -612,6 +621,99 @@ class RemoteShardNotFoundError(RemoteNotFoundError, ShardNotFoundError):
     def of(cls, error: RemoteError) -> RemoteShardNotFoundError:
         """Return the error for a shard, or a folder of shards, that is not found."""
         return cls(error.reason, error.url, error.status, error.attempts)
+
+
+class XrpcError(RemoteError):
+    """A server of the AT Protocol refuses a request, or its answer is not valid.
+
+    Attributes
+    ----------
+    reason : str
+        The server's message.
+    error : str
+        The server's name of the error, as ``"InvalidToken"``; ``""`` without one.
+    url : str
+        The method, without parameters.
+    status : int or None
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        url: str,
+        status: int | None = None,
+        attempts: int = 1,
+        member: str | None = None,
+        transient: bool = False,
+        error: str = "",
+    ) -> None:
+        super().__init__(reason, url, status, attempts, member, transient)
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args = super().__reduce__()
+        return kind, (*args, self.error)
+
+
+class RecordNotFoundError(XrpcError, KeyError):
+    """A repository has no such record, or the server no such repository."""
+
+
+class BlobNotFoundError(XrpcError, KeyError):
+    """A repository has no such blob: no record of it refers to one."""
+
+
+class IdentityError(FastshardError, ValueError):
+    """A DID or a handle cannot be believed, or names no server for its records."""
+
+
+class HandleNotFoundError(IdentityError, KeyError):
+    """No account has the handle."""
+
+
+class SessionError(FastshardError, ValueError):
+    """There is no session of an account, or its text is none."""
+
+
+class AppViewError(FastshardError):
+    """An AppView, a server that indexes records, is missing or fails."""
+
+
+class AppViewRequiredError(AppViewError):
+    """Only an AppView has this method, and none is given.
+
+    Attributes
+    ----------
+    operation : str
+        The method.
+    """
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return escape_line(
+            f"{self.operation} requires an AppView: give appview=, its URL or did:web:"
+        )
+
+
+class AppViewUnavailableError(AppViewError):
+    """An AppView does not answer, or not as it should.
+
+    Attributes
+    ----------
+    url : str
+    reason : str
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return escape_line(f"the AppView at {self.url} is unavailable: {self.reason}")
 
 
 def is_transient(error: BaseException | None) -> bool:

@@ -39,6 +39,7 @@ LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 # Classes with one subclass that are no halves of it.
 SINGLE_SUBCLASS = {
     "QueryError": "raised by itself",
+    "IdentityError": "raised by itself",
     "ShardNotFoundError": "raised by itself",
     "RemoteNotFoundError": "raised by itself",
     "SampleNotFoundError": "raised by itself",

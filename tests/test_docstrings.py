@@ -68,7 +68,7 @@ FULL = """
     typed.generate_cid typed.verify_cid
     typed.LocalDiskStore typed.S3DataStore typed.ShardWriteResult
     typed.testing.make_samples typed.testing.make_dataset
-    typed.AtUri
+    typed.AtUri typed.Atmosphere
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
     typed.Index typed.DatasetEntry typed.Repository typed.create_repository
     typed.get_default_index typed.set_default_index

@@ -245,9 +245,10 @@ class HttpClient:
             self.meter.record_transfer(end - start, time.monotonic() - begun)
             response = None
         except FAILURES as error:
-            raise self._translate_error(error, url, target, handled) from None
+            raise self.translate_error(error, url, target, handled) from None
         finally:
             current_read.deadline = current_read.response = None
+            current_read.connection = None
             current_read.query = ""
             if response is not None:
                 response.close()
@@ -270,7 +271,7 @@ class HttpClient:
             if token:
                 headers["Authorization"] = f"Bearer {token}"
         remaining = deadline.remaining()
-        pool, takes_urls = self._pool_for(origin)
+        pool, takes_urls = self.pool_for(origin)
         base, question, query = target.partition("?")
         current_read.query = question + query if query else ""
         response = pool.urlopen(
@@ -287,7 +288,7 @@ class HttpClient:
         self._reached.add(origin)
         return response
 
-    def _translate_error(
+    def translate_error(
         self, error: Exception, url: Url, target: str, handled: BaseException | None
     ) -> Exception:
         """Return a `RetryError` or a `RemoteError` for another exception."""
@@ -340,7 +341,7 @@ class HttpClient:
             self._targets[url.normalized] = following, until
         return following
 
-    def _pool_for(self, origin: Origin) -> tuple[Any, bool]:
+    def pool_for(self, origin: Origin) -> tuple[Any, bool]:
         """Return an origin's connection pool, and whether it takes whole URLs."""
         found = self._pools.get(origin)
         if found is None:

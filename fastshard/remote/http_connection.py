@@ -54,6 +54,8 @@ class _CurrentRead(threading.local):
     deadline: Deadline | None = None
     response: TimedResponse | None = None
     query: str = ""  # of the request's target, with its question mark
+    connection: Any = None  # that sends the request
+    cut: bool = False  # whether the server answered before it had the whole body
 
 
 current_read = _CurrentRead()
@@ -157,6 +159,7 @@ class _GuardedConnection:
         self._private_hosts = private_hosts
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        current_read.connection = self
         target = url + current_read.query
         super().putrequest(method, target, *args, **kwargs)  # type: ignore[misc]
 

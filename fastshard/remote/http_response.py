@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["TRANSIENT", "RangeResponse"]
+__all__ = ["TRANSIENT", "RangeResponse", "retry_after"]
 
 LONGEST_TAG = 300  # characters
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
@@ -199,7 +199,7 @@ class RangeResponse:
         """Raise the error of a status that is not of a range."""
         status, headers = self._response.status, self._response.headers
         if status in TRANSIENT:
-            raise RetryError("the server failed", status, _retry_after(headers))
+            raise RetryError("the server failed", status, retry_after(headers))
         if status == 412:
             raise self.error("the object has changed")
         message = headers.get("X-Error-Message", "")[:200]
@@ -263,7 +263,7 @@ def _parse_time(text: str) -> int:
         return 0
 
 
-def _retry_after(headers: Any) -> float | None:
+def retry_after(headers: Any) -> float | None:
     """Return the pause that Retry-After asks for, seconds; None without one."""
     import time
 

@@ -1,13 +1,23 @@
+from fastshard.errors import AppViewError as AppViewError
+from fastshard.errors import AppViewRequiredError as AppViewRequiredError
+from fastshard.errors import AppViewUnavailableError as AppViewUnavailableError
+from fastshard.errors import BlobNotFoundError as BlobNotFoundError
 from fastshard.errors import FastshardError as AtdataError
 from fastshard.errors import FormatError as ShardError
+from fastshard.errors import HandleNotFoundError as HandleNotFoundError
+from fastshard.errors import IdentityError as IdentityError
 from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import RecordError as RecordError
+from fastshard.errors import RecordNotFoundError as RecordNotFoundError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
+from fastshard.errors import SessionError as SessionError
+from fastshard.errors import XrpcError as XrpcError
 from fastshard.typed import atmosphere as atmosphere
 from fastshard.typed import testing as testing
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
+from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
 from fastshard.typed.cid import generate_cid as generate_cid
@@ -60,14 +70,21 @@ from fastshard.typed.write.samples import write_samples as write_samples
 
 __all__ = [
     "AbstractDataStore",
+    "AppViewError",
+    "AppViewRequiredError",
+    "AppViewUnavailableError",
     "AtUri",
     "AtdataError",
+    "Atmosphere",
+    "BlobNotFoundError",
     "DataSource",
     "Dataset",
     "DatasetDict",
     "DatasetEntry",
     "DictSample",
     "Field",
+    "HandleNotFoundError",
+    "IdentityError",
     "Index",
     "IndexProvider",
     "LabelRow",
@@ -85,6 +102,7 @@ __all__ = [
     "PartialFailureError",
     "QueryExecutor",
     "RecordError",
+    "RecordNotFoundError",
     "Repository",
     "S3DataStore",
     "S3Source",
@@ -94,10 +112,12 @@ __all__ = [
     "SchemaError",
     "SearchResult",
     "SearchResults",
+    "SessionError",
     "ShardError",
     "ShardManifest",
     "ShardWriteResult",
     "URLSource",
+    "XrpcError",
     "configure_logging",
     "create_provider",
     "create_repository",

@@ -3,9 +3,12 @@
 __all__ = ["HOMES"]
 
 HOMES = {
-    "errors": "LensNotFoundError PartialFailureError RecordError SampleKeyError "
-    "SchemaError",
+    "errors": "AppViewError AppViewRequiredError AppViewUnavailableError "
+    "BlobNotFoundError HandleNotFoundError IdentityError LensNotFoundError "
+    "PartialFailureError RecordError RecordNotFoundError SampleKeyError "
+    "SchemaError SessionError XrpcError",
     "atmosphere.at_uri": "AtUri",
+    "atmosphere.client": "Atmosphere",
     "batch": "SampleBatch",
     "checksums": "verify_checksums",
     "cid": "generate_cid verify_cid",

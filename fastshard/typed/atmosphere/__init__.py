@@ -6,6 +6,8 @@ from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
     "at_uri": "AtUri",
+    "client": "Atmosphere",
+    "lexicon": "NAMESPACE",
     "records.checked": "UnknownMember",
     "records.checksum": "CodeHash ShardChecksum",
     "records.entry": "DatasetSize EntryRecord ShardManifestRef",

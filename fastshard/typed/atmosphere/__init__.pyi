@@ -75,3 +75,7 @@ __all__ = [
     "UnknownMember",
     "storage_from_record",
 ]
+from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.typed.atmosphere.lexicon import NAMESPACE as NAMESPACE
+
+__all__ = ["NAMESPACE", "AtUri", "Atmosphere"]

@@ -1,0 +1,1 @@
+"""Requests of any method with bounded answers: JSON, uploads, whole objects."""

@@ -1,0 +1,121 @@
+"""Bodies of requests: bytes, files, and texts with a secret in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+from fastshard._util.secret import Secret
+
+__all__ = ["Body", "BytesBody", "FileBody", "FileChangedError", "JsonBody"]
+
+PIECE = 256 << 10  # bytes sent at a time
+
+
+class Body:
+    """The body of a request; each attempt to send it opens it again.
+
+    Attributes
+    ----------
+    kind : str
+        Its Content-Type.
+    """
+
+    kind = "application/octet-stream"
+
+    def secrets(self) -> list[Secret]:
+        """Return the secrets in the body, which no error may repeat."""
+        return []
+
+    def open(self) -> tuple[int, Iterator[bytes | memoryview]]:
+        """Return the size in bytes, and the pieces."""
+        raise NotImplementedError
+
+
+class BytesBody(Body):
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, kind: str) -> None:
+        self._view = memoryview(data).cast("B")
+        self.nbytes = len(self._view)
+        self.kind = kind
+
+    def open(self) -> tuple[int, Iterator[bytes | memoryview]]:
+        view = self._view
+        pieces = (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+        return len(view), pieces
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the bytes."""
+        return sha256(self._view).digest()
+
+
+class FileBody(Body):
+    """A file, read while it is sent.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read, or changed its size while it was sent.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], kind: str) -> None:
+        self.path = os.fspath(path)
+        self.kind = kind
+        self.nbytes = os.stat(self.path).st_size
+        self.sent = sha256()  # of the pieces of the last attempt
+
+    def open(self) -> tuple[int, Iterator[bytes | memoryview]]:
+        self.sent = sha256()
+        return self.nbytes, self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        left = self.nbytes
+        with open(self.path, "rb", buffering=0) as file:
+            while piece := file.read(min(PIECE, left + 1)):
+                left -= len(piece)
+                if left < 0:
+                    break
+                self.sent.update(piece)
+                yield piece
+        if left:
+            raise FileChangedError(self.path)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of what was sent last."""
+        return self.sent.digest()
+
+
+class FileChangedError(Exception):
+    """A file changed its size while it was sent."""
+
+
+class JsonBody(Body):
+    """JSON, made when it is sent: a `Secret` in it is then revealed."""
+
+    kind = "application/json"
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self._value = value
+
+    def secrets(self) -> list[Secret]:
+        return [item for item in self._value.values() if isinstance(item, Secret)]
+
+    def open(self) -> tuple[int, Iterator[bytes | memoryview]]:
+        data = json.dumps(
+            self._value,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=_reveal,
+        ).encode()
+        return len(data), iter([data])
+
+
+def _reveal(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    raise TypeError(f"JSON cannot hold {type(value).__name__}")

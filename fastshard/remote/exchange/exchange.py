@@ -1,0 +1,341 @@
+"""Requests of any method: deadlines, bounded answers, tokens for one host only.
+
+`fastshard.remote.http` reads ranges of objects; here are the requests of services:
+queries and procedures in JSON, uploads, downloads of whole objects. No frame of a
+traceback holds a secret: an attempt returns its error, and its caller raises it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.util.wait import wait_for_read
+
+from fastshard._util.secret import Secret
+from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.exchange.answer import MAX_JSON, Answer
+from fastshard.remote.exchange.body import Body, FileChangedError
+from fastshard.remote.http import (
+    FAILURES,
+    MOST_REDIRECTS,
+    REDIRECTS,
+    HttpClient,
+    client_for,
+)
+from fastshard.remote.http_connection import CONNECT, current_read, proxy_for
+from fastshard.remote.http_response import TRANSIENT, retry_after
+from fastshard.remote.options import Settings
+from fastshard.remote.retry import Deadline, ReadCancelledError, RetryError
+from fastshard.remote.urls import Url, normalize_url, origin_of
+
+__all__ = ["HttpExchange", "ServiceRequest"]
+
+PIECE = 64 << 10  # bytes of an answer read at a time
+MAX_ERROR = 1 << 20  # bytes of the body of a status above 299
+UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte of a request
+Sink = Callable[[bytes], object]
+
+
+class ServiceRequest:
+    """A request; its repr has no secret.
+
+    Attributes
+    ----------
+    method : str
+    url : Url
+    token : Secret or None
+        Sent as ``Authorization: Bearer`` to the origin of `url` only.
+    headers : dict
+    body : Body or None
+    most : int
+        Maximum size of the answer, bytes.
+    open_sink : callable or None
+        Called for each attempt that succeeds; returns a function that takes the bytes
+        of the answer.
+    repeatable : bool
+        Whether the server may get it twice.
+    attempts : int or None
+        Maximum number of attempts.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        *,
+        token: Secret | None = None,
+        headers: dict[str, str] | None = None,
+        body: Body | None = None,
+        most: int = MAX_JSON,
+        open_sink: Callable[[], Sink] | None = None,
+        repeatable: bool | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        self.method = method
+        self.url = Url(url)
+        self.token = token
+        self.headers = headers or {}
+        self.body = body
+        self.most = most
+        self.open_sink = open_sink
+        self.repeatable = method == "GET" if repeatable is None else repeatable
+        self.attempts = attempts
+        self.sent = False  # whether a server may have got the last attempt
+
+    def redact(self, text: str) -> str:
+        """Return a text of the server without the secrets of the request."""
+        secrets = [] if self.body is None else self.body.secrets()
+        for secret in (*secrets, *filter(None, (self.token,))):
+            if secret.reveal():
+                text = text.replace(secret.reveal(), "<secret>")
+        return text
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.url.redacted}>"
+
+
+class HttpExchange:
+    """Client for requests to services.
+
+    Parameters
+    ----------
+    settings : Settings
+        For addresses that answers of servers name.
+    trusted : Settings
+        For addresses that the user names: they may be private.
+    by_proxy : bool
+        Whether a proxy of the environment, which resolves names itself, is used for
+        other addresses although private ones are refused.
+    """
+
+    def __init__(self, settings: Settings, trusted: Settings, by_proxy: bool) -> None:
+        self.settings = settings
+        self.trusted = trusted
+        self.by_proxy = by_proxy
+
+    def send(
+        self,
+        request: ServiceRequest,
+        *,
+        trusted: bool,
+        deadline: Deadline | None = None,
+    ) -> Answer:
+        """Send a request; return an answer of any status that is not transient.
+
+        Queries are repeated after transient failures, and other requests after those
+        that happened before they were sent, or a status of 429.
+
+        Parameters
+        ----------
+        request : ServiceRequest
+        trusted : bool
+            Whether the user named its URL.
+        deadline : Deadline, optional
+            By default the timeout of the settings.
+
+        Raises
+        ------
+        RemoteError
+            There is no answer in time, or it is not one of HTTP.
+        """
+        deadline = deadline or Deadline(self.settings.timeout)
+        redacted, attempt = request.url.redacted, 0
+        while True:
+            found = self._follow(request, trusted, deadline)
+            if isinstance(found, Answer):
+                found.attempts = attempt + 1
+                return found
+            if not isinstance(found, RetryError):
+                if isinstance(found, RemoteError):
+                    found.attempts = attempt + 1
+                raise found
+            repeatable = request.repeatable or not request.sent or found.status == 429
+            attempts = request.attempts if repeatable else attempt + 1
+            deadline.backoff(found, attempt, redacted, attempts)
+            attempt += 1
+
+    def _follow(
+        self, request: ServiceRequest, trusted: bool, deadline: Deadline
+    ) -> Answer | Exception:
+        """Make one attempt, with its redirects."""
+        try:
+            target = request.url.normalized
+        except FastshardError as error:
+            return error
+        for _ in range(MOST_REDIRECTS):
+            found = self._attempt(request, target, trusted, deadline)
+            if not isinstance(found, Answer) or found.status not in REDIRECTS:
+                return found
+            if request.method != "GET":
+                return _fail("the server redirects a request that writes", found)
+            following = _redirect(target, found)
+            if isinstance(following, Exception):
+                return following
+            trusted = trusted and origin_of(following) == origin_of(target)
+            target = following
+        reason = f"more than {MOST_REDIRECTS} redirects"
+        return RemoteError(reason, request.url.redacted)
+
+    def _attempt(
+        self, request: ServiceRequest, target: str, trusted: bool, deadline: Deadline
+    ) -> Answer | Exception:
+        """Send a request once; return its answer, or what went wrong."""
+        if self.by_proxy and proxy_for(origin_of(target)) is not None:
+            trusted = True
+        client = client_for(self.trusted if trusted else self.settings)
+        response, request.sent = None, True
+        current_read.deadline = deadline
+        current_read.connection = None
+        try:
+            response = _send(client, request, target, deadline)
+            answer = _receive(request, response)
+            if isinstance(answer, Answer):
+                response = None
+                return answer
+            return _redact(answer, request)
+        except (RetryError, ReadCancelledError) as error:
+            return error
+        except FileChangedError as error:
+            return OSError(f"{error} changed while it was sent")
+        except FAILURES as error:
+            request.sent = not isinstance(error, UNSENT)
+            found = client.translate_error(error, request.url, target, None)
+            return _redact(found, request)
+        finally:
+            current_read.deadline = current_read.response = None
+            current_read.connection = None
+            current_read.query = ""
+            if response is not None:
+                response.close()
+
+
+def _send(
+    client: HttpClient, request: ServiceRequest, target: str, deadline: Deadline
+) -> urllib3.BaseHTTPResponse:
+    """Send a request; return the response with its body unread."""
+    origin = origin_of(target)
+    headers = {"Accept-Encoding": "identity", **request.headers}
+    if request.token is not None and origin == origin_of(request.url.normalized):
+        headers["Authorization"] = f"Bearer {request.token.reveal()}"
+    pieces: Iterator[Any] | None = None
+    if request.body is not None:
+        size, pieces = request.body.open()
+        headers["Content-Length"] = str(size)
+        headers["Content-Type"] = request.body.kind
+        pieces = _paced(pieces, deadline)
+    elif request.method == "POST":
+        headers["Content-Length"] = "0"
+    remaining = deadline.remaining()
+    pool, takes_urls = client.pool_for(origin)
+    base, question, query = target.partition("?")
+    current_read.query = question + query if query else ""
+    response: urllib3.BaseHTTPResponse = pool.urlopen(
+        request.method,
+        base if takes_urls else urlsplit(base).path or "/",
+        body=pieces,
+        headers=headers,
+        redirect=False,
+        assert_same_host=False,
+        retries=False,
+        preload_content=False,
+        decode_content=False,
+        timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
+    )
+    return response
+
+
+def _paced(pieces: Iterator[Any], deadline: Deadline) -> Iterator[Any]:
+    """Yield pieces of a body until its deadline, or until the server answers."""
+    first = True
+    for piece in pieces:
+        sock = current_read.connection.sock
+        # A TLS socket may be readable without an answer, for a session's tickets.
+        if not first and not isinstance(sock, ssl.SSLSocket) and wait_for_read(sock, 0):
+            current_read.cut = True
+            return
+        sock.settimeout(deadline.remaining())
+        yield piece
+        first = False
+
+
+def _receive(
+    request: ServiceRequest, response: urllib3.BaseHTTPResponse
+) -> Answer | RetryError | RemoteError:
+    """Read the body of a response within its limits."""
+    url, status = request.url.redacted, response.status
+    headers = response.headers
+    coding = headers.get("Content-Encoding", "identity")
+    is_sunk = status == 200 and request.open_sink is not None
+    most = request.most if status < 300 else min(request.most, MAX_ERROR)
+    if coding != "identity":
+        reason = f"expected no Content-Encoding, got {coding[:40]!r}"
+        return RemoteError(reason, url, status)
+    announced = headers.get("Content-Length", "")
+    is_number = announced.isascii() and announced.isdigit()
+    if is_number and (len(announced) > 19 or int(announced) > most):
+        return _too_large(most, url, status)
+    pieces: list[bytes] = []
+    sink: Sink = pieces.append
+    if is_sunk:
+        assert request.open_sink is not None
+        sink = request.open_sink()
+    total = 0
+    while piece := response.read(min(PIECE, most - total + 1)):
+        total += len(piece)
+        if total > most:
+            return _too_large(most, url, status)
+        sink(piece)
+    answer = Answer(status, headers, b"".join(pieces), url)
+    if current_read.cut:
+        current_read.cut = False
+        response.close()
+    else:
+        response.release_conn()
+    if status in TRANSIENT and _is_transient(answer):
+        return RetryError("the server failed", status, retry_after(headers))
+    return answer
+
+
+def _is_transient(answer: Answer) -> bool:
+    """Return whether a status may change soon; an error that is named does not."""
+    return answer.status in (429, 503, 504) or b'"error"' not in answer.body
+
+
+def _too_large(most: int, url: str, status: int) -> RemoteError:
+    return RemoteError(f"the answer is larger than {most:,} bytes", url, status)
+
+
+def _redact(error: Exception, request: ServiceRequest) -> Exception:
+    """Return an error whose text, which may be the server's, has no secret."""
+    if isinstance(error, RetryError):
+        reason = request.redact(error.reason)
+        return RetryError(reason, error.status, error.retry_after)
+    if isinstance(error, RemoteError):
+        kind, (reason, *rest) = error.__reduce__()
+        redacted: RemoteError = kind(request.redact(reason), *rest)
+        return redacted
+    return error
+
+
+def _redirect(target: str, answer: Answer) -> str | RemoteError:
+    """Return the target of a redirect."""
+    location = answer.headers.get("Location")
+    if not location:
+        return _fail("a redirect without a Location", answer)
+    try:
+        following = normalize_url(urljoin(target, location))
+    except (FastshardError, ValueError):
+        return _fail("a redirect to what is no URL of http", answer)
+    schemes = origin_of(target).scheme, origin_of(following).scheme
+    if schemes == ("https", "http"):
+        return _fail("a redirect from https to http", answer)
+    return following
+
+
+def _fail(reason: str, answer: Answer) -> RemoteError:
+    return RemoteError(reason, answer.url, answer.status)

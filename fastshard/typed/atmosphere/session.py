@@ -1,0 +1,112 @@
+"""Sessions of accounts: tokens, and the text in which they are kept."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from fastshard._util.secret import Secret
+from fastshard.errors import SessionError
+from fastshard.typed.atmosphere.at_uri import is_did, is_handle
+from fastshard.typed.atmosphere.xrpc import AnswerFields, Service, check_service
+
+__all__ = ["Session"]
+
+SEPARATOR = ":::"  # between the fields of a session's text, as the SDK writes it
+LONGEST_TOKEN = 8192  # characters
+NO_HANDLE = "handle.invalid"  # of an account whose handle is not confirmed
+
+
+class Session:
+    """Tokens of an account, and the server that takes them.
+
+    Attributes
+    ----------
+    did, handle : str
+    service : Service
+    access, refresh : Secret
+    """
+
+    __slots__ = ("access", "did", "handle", "refresh", "service")
+
+    def __init__(
+        self, did: str, handle: str, service: Service, access: Secret, refresh: Secret
+    ) -> None:
+        self.did = did
+        self.handle = handle
+        self.service = service
+        self.access = access
+        self.refresh = refresh
+
+    @classmethod
+    def of_answer(cls, answer: AnswerFields, service: Service) -> Session:
+        """Return the session of a server's answer.
+
+        Raises
+        ------
+        XrpcError
+            A field is missing, or not valid.
+        """
+        did, handle = answer.take("did", str), answer.take("handle", str)
+        if not is_did(did):
+            raise answer.error("'did' is not a DID")
+        if not is_handle(handle):
+            raise answer.error("'handle' is not a handle")
+        tokens = []
+        for name in ("accessJwt", "refreshJwt"):
+            token = answer.take(name, str, LONGEST_TOKEN)
+            if not _is_token(token):
+                raise answer.error(f"{name!r} is not a token")
+            tokens.append(Secret(token))
+        return cls(did, handle, service, *tokens)
+
+    @classmethod
+    def parse(cls, text: Secret, default: str) -> Session:
+        """Parse the text of a session.
+
+        Parameters
+        ----------
+        text : Secret
+        default : str
+            Server of a session whose text has none.
+
+        Raises
+        ------
+        SessionError
+            The text is not one of a session.
+        """
+        fields = text.reveal().split(SEPARATOR)
+        if len(fields) not in (4, 5):
+            raise SessionError("the text is not one of a session")
+        handle, did, access, refresh = fields[:4]
+        if not is_did(did) or not is_handle(handle):
+            raise SessionError("the text of the session has no DID and handle")
+        if not _is_token(access) or not _is_token(refresh):
+            raise SessionError("the text of the session has no tokens")
+        url = default
+        if len(fields) == 5:
+            try:
+                url = check_service(fields[4], "the session's server")
+            except ValueError as error:
+                raise SessionError(str(error)) from None
+        return cls(did, handle, Service(url, True), Secret(access), Secret(refresh))
+
+    def export(self) -> str:
+        """Return the text of the session, with its tokens."""
+        tokens = self.access.reveal(), self.refresh.reveal()
+        return SEPARATOR.join((self.handle, self.did, *tokens, self.service.url))
+
+    def __repr__(self) -> str:
+        return f"<Session of {self.handle} at {self.service.url}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a session does not pickle: it has tokens")
+
+
+def _is_token(text: str) -> bool:
+    """Return whether a text can be sent as a token."""
+    return (
+        0 < len(text) <= LONGEST_TOKEN
+        and text.isascii()
+        and text.isprintable()
+        and " " not in text
+    )
