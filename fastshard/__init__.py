@@ -36,42 +36,12 @@ from importlib import import_module
 from sys import modules
 
 from fastshard import _moved
+from fastshard._util.homes import HOMES
 from fastshard.formats.registry import register
 
 __version__ = "0.1.0"
 
-_HOMES = {  # names by their modules, which are imported when a name is asked for
-    "fastshard._core.dataset.shard": "Shard",
-    "fastshard.conversion.convert": "Converted convert",
-    "fastshard.adapters.webshart.batch": "BatchProcessor read_files_batch",
-    "fastshard.adapters.webshart.discover": (
-        "DiscoveredDataset ShardReader discover_dataset "
-        "discover_dataset_async discover_datasets_batch"
-    ),
-    "fastshard.dataset.batch": "collate",
-    "fastshard.dataset.build_index": "build_index merge_indexes",
-    "fastshard.dataset.combine": "Concat Mix Zip mix zip_by_key",
-    "fastshard.dataset.dataset": "Dataset",
-    "fastshard.dataset.iteration": "BatchIterator SampleIterator",
-    "fastshard.dataset.open": "open",
-    "fastshard.errors": (
-        "AmbiguousKeyError AppViewError AppViewRequiredError AppViewUnavailableError "
-        "BlobNotFoundError CacheWarning ClosedError ConversionError DescriptionError "
-        "FastshardError FieldNotFoundError FormatError HandleNotFoundError "
-        "IdentityError IndexRowError InfoNotFoundError LensNotFoundError "
-        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
-        "QueryTimeoutError RaggedError RecordError RecordNotFoundError RemoteError "
-        "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
-        "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
-        "StaleIndexError StaleIndexWarning StateError WriterLockedError XrpcError"
-    ),
-    "fastshard.formats.field_info": "FieldInfo",
-    "fastshard.formats.sample": "Sample Samples",
-    "fastshard.formats.tar": "TarShard open_shard",
-    "fastshard.formats.writer": "ShardWriter",
-    "fastshard.remote.options": "RemoteOptions",
-}
-_MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {name: home for home, names in HOMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats"
 
@@ -86,7 +56,8 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         hints = import_module("fastshard._util.hints")
         raise hints.missing_name(name, modules[__name__])
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    value = globals()[name] = getattr(module, name)
     return value
 
 

@@ -1,0 +1,35 @@
+"""Modules of the public names, imported when a name is first used."""
+
+__all__ = ["HOMES"]
+
+HOMES = {
+    "_core.dataset.shard": "Shard",
+    "conversion.convert": "Converted convert",
+    "adapters.webshart.batch": "BatchProcessor read_files_batch",
+    "adapters.webshart.discover": (
+        "DiscoveredDataset ShardReader discover_dataset "
+        "discover_dataset_async discover_datasets_batch"
+    ),
+    "dataset.batch": "collate",
+    "dataset.build_index": "build_index merge_indexes",
+    "dataset.combine": "Concat Mix Zip mix zip_by_key",
+    "dataset.dataset": "Dataset",
+    "dataset.iteration": "BatchIterator SampleIterator",
+    "dataset.open": "open",
+    "errors": (
+        "AmbiguousKeyError AppViewError AppViewRequiredError AppViewUnavailableError "
+        "BlobNotFoundError CacheWarning ClosedError ConversionError DescriptionError "
+        "FastshardError FieldNotFoundError FormatError HandleNotFoundError "
+        "IdentityError IndexRowError InfoNotFoundError LensNotFoundError "
+        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
+        "QueryTimeoutError RaggedError RecordError RecordNotFoundError RemoteError "
+        "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
+        "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
+        "StaleIndexError StaleIndexWarning StateError WriterLockedError XrpcError"
+    ),
+    "formats.field_info": "FieldInfo",
+    "formats.sample": "Sample Samples",
+    "formats.tar": "TarShard open_shard",
+    "formats.writer": "ShardWriter",
+    "remote.options": "RemoteOptions",
+}
