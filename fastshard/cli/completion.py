@@ -16,7 +16,7 @@ __all__ = ["SHELLS", "ShowCompletion", "make_script"]
 
 SHELLS = ("bash", "zsh", "fish")
 INSTALL = "pip install 'shtab>=1.13'"
-FILES = {"SOURCE", "FILE"}  # placeholders of arguments that are paths
+FILES = {"SOURCE", "FILE", "PATH|DSN|URL"}  # placeholders of arguments that are paths
 FOLDERS = {"DIR", "ROOT"}
 DETAILS = r"[;:]| \("  # end of the part of a help that a menu has room for
 

@@ -71,9 +71,11 @@ class PackedFormat(Format):
             return ds.verify(hashes=hashes)
 
     def add_commands(self, commands: Any) -> None:
+        from fastshard.typed.commands.datasets import add_datasets
         from fastshard.typed.commands.query import extend_query
 
         extend_query(commands)
+        add_datasets(commands)
 
 
 def paths_of(root: str | Sequence[str]) -> Sequence[str]:

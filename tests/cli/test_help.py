@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fastshard
+from fastshard import typed
 from fastshard.cli.entry import main
 from fastshard.cli.program import make_parser
 from fastshard.columnar import ShardedDatasetWriter
@@ -50,6 +51,11 @@ def test_help_fits_a_terminal_of_80_columns(parser, monkeypatch):
         assert len(line) <= 79 or line.strip().startswith("fastshard"), line
 
 
+@typed.packable
+class Image:
+    text: str
+
+
 @pytest.fixture(scope="module")
 def bin_folder(tmp_path_factory):
     """Return a folder with the command ``fastshard`` of this interpreter."""
@@ -70,6 +76,9 @@ def work(tmp_path):
         writer.add_field("x")
         for i in range(4):
             writer.add_sample({"x": np.arange(i)}, metadata={"label": i % 2})
+    store = typed.LocalDiskStore(tmp_path / "store")
+    index = typed.Index(path=tmp_path / "index.db", data_store=store)
+    index.write_samples([Image(f"a picture {i}") for i in range(4)], name="images")
     return tmp_path
 
 
@@ -182,7 +191,7 @@ def test_the_page_of_commands_has_each_with_its_help():
     rows = re.findall(
         r"^\| \[?`(\w+)`(?:\]\(#\w+\))? \| (.*) \|$", page.read_text(), re.M
     )
-    documented = {command: text.replace("`", "") for command, text in rows[:11]}
+    documented = {command: text.replace("`", "") for command, text in rows[:12]}
     listed = {each.dest: each.help for each in PARSERS[0].commands._choices_actions}
     assert documented.pop("help").startswith(listed.pop("help"))
     assert documented == listed
