@@ -18,6 +18,24 @@ from fastshard.typed import atmosphere as atmosphere
 from fastshard.typed import testing as testing
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.typed.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
+from fastshard.typed.atmosphere.loading.label import LabelLoader as LabelLoader
+from fastshard.typed.atmosphere.loading.lens import LensLoader as LensLoader
+from fastshard.typed.atmosphere.loading.lens import (
+    VerificationLoader as VerificationLoader,
+)
+from fastshard.typed.atmosphere.loading.schema import SchemaLoader as SchemaLoader
+from fastshard.typed.atmosphere.publishing.dataset import (
+    DatasetPublisher as DatasetPublisher,
+)
+from fastshard.typed.atmosphere.publishing.label import LabelPublisher as LabelPublisher
+from fastshard.typed.atmosphere.publishing.lens import LensPublisher as LensPublisher
+from fastshard.typed.atmosphere.publishing.lens import (
+    VerificationPublisher as VerificationPublisher,
+)
+from fastshard.typed.atmosphere.publishing.schema import (
+    SchemaPublisher as SchemaPublisher,
+)
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
 from fastshard.typed.cid import generate_cid as generate_cid
@@ -81,17 +99,23 @@ __all__ = [
     "Dataset",
     "DatasetDict",
     "DatasetEntry",
+    "DatasetLoader",
+    "DatasetPublisher",
     "DictSample",
     "Field",
     "HandleNotFoundError",
     "IdentityError",
     "Index",
     "IndexProvider",
+    "LabelLoader",
+    "LabelPublisher",
     "LabelRow",
     "LawFailure",
     "Lens",
+    "LensLoader",
     "LensNetwork",
     "LensNotFoundError",
+    "LensPublisher",
     "LocalDiskStore",
     "LoggerProtocol",
     "ManifestBuilder",
@@ -110,6 +134,8 @@ __all__ = [
     "SampleKeyError",
     "SampleLocation",
     "SchemaError",
+    "SchemaLoader",
+    "SchemaPublisher",
     "SearchResult",
     "SearchResults",
     "SessionError",
@@ -117,6 +143,8 @@ __all__ = [
     "ShardManifest",
     "ShardWriteResult",
     "URLSource",
+    "VerificationLoader",
+    "VerificationPublisher",
     "XrpcError",
     "configure_logging",
     "create_provider",

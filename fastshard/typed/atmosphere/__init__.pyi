@@ -1,4 +1,24 @@
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
+from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.typed.atmosphere.lexicon import NAMESPACE as NAMESPACE
+from fastshard.typed.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
+from fastshard.typed.atmosphere.loading.label import LabelLoader as LabelLoader
+from fastshard.typed.atmosphere.loading.lens import LensLoader as LensLoader
+from fastshard.typed.atmosphere.loading.lens import (
+    VerificationLoader as VerificationLoader,
+)
+from fastshard.typed.atmosphere.loading.schema import SchemaLoader as SchemaLoader
+from fastshard.typed.atmosphere.publishing.dataset import (
+    DatasetPublisher as DatasetPublisher,
+)
+from fastshard.typed.atmosphere.publishing.label import LabelPublisher as LabelPublisher
+from fastshard.typed.atmosphere.publishing.lens import LensPublisher as LensPublisher
+from fastshard.typed.atmosphere.publishing.lens import (
+    VerificationPublisher as VerificationPublisher,
+)
+from fastshard.typed.atmosphere.publishing.schema import (
+    SchemaPublisher as SchemaPublisher,
+)
 from fastshard.typed.atmosphere.records.checked import UnknownMember as UnknownMember
 from fastshard.typed.atmosphere.records.checksum import CodeHash as CodeHash
 from fastshard.typed.atmosphere.records.checksum import CodeHash as LexCodeHash
@@ -43,16 +63,24 @@ from fastshard.typed.atmosphere.records.storage import (
 )
 
 __all__ = [
+    "NAMESPACE",
     "AtUri",
+    "Atmosphere",
     "BlobEntry",
     "BlobRef",
     "CodeHash",
     "CodeReference",
+    "DatasetLoader",
+    "DatasetPublisher",
     "DatasetSize",
     "EntryRecord",
     "HttpShardEntry",
     "JsonSchemaFormat",
+    "LabelLoader",
+    "LabelPublisher",
     "LabelRecord",
+    "LensLoader",
+    "LensPublisher",
     "LensRecord",
     "LensVerificationRecord",
     "LexCodeHash",
@@ -63,6 +91,8 @@ __all__ = [
     "LexLensVerification",
     "LexSchemaRecord",
     "S3ShardEntry",
+    "SchemaLoader",
+    "SchemaPublisher",
     "SchemaRecord",
     "ShardChecksum",
     "ShardManifestRef",
@@ -73,9 +103,7 @@ __all__ = [
     "StorageS3",
     "StorageUnion",
     "UnknownMember",
+    "VerificationLoader",
+    "VerificationPublisher",
     "storage_from_record",
 ]
-from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
-from fastshard.typed.atmosphere.lexicon import NAMESPACE as NAMESPACE
-
-__all__ = ["NAMESPACE", "AtUri", "Atmosphere"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,18 +14,13 @@ from fastshard.typed.atmosphere.records.checked import (
     RecordPart,
     UnknownMember,
 )
+from fastshard.typed.descriptions.versions import parse_version
 
-__all__ = ["JsonSchemaFormat", "SchemaRecord"]
+__all__ = ["JSON_SCHEMA", "JsonSchemaFormat", "SchemaRecord"]
 
 RECORD_VERSION = 1  # of the form of these records
 JSON_SCHEMA = "jsonSchema"
 FORMAT = f"{SCHEMA}#jsonSchemaFormat"
-NUMBER = r"(?:0|[1-9]\d{0,17})"
-WORD = r"[0-9A-Za-z-]+"
-SEMVER = re.compile(
-    rf"{NUMBER}\.{NUMBER}\.{NUMBER}(?:-{WORD}(?:\.{WORD})*)?(?:\+{WORD}(?:\.{WORD})*)?",
-    re.ASCII,
-)
 
 
 @dataclass
@@ -121,8 +115,10 @@ class SchemaRecord(AtRecord):
     def _read_fields(cls, fields: RecordFields) -> SchemaRecord:
         check_record_version(fields)
         version = fields.text("version", 100)
-        if SEMVER.fullmatch(version) is None:
-            raise fields.fail("expected a semantic version, such as 1.0.0", "version")
+        try:
+            parse_version(version)
+        except ValueError as error:
+            raise fields.fail(str(error), "version") from None
         return cls(
             name=fields.text("name", 100, shortest=1),
             version=version,

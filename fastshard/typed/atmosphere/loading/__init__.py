@@ -1,0 +1,1 @@
+"""Loading: records of repositories by address, name and version."""

@@ -1,0 +1,1 @@
+"""Publishing: records of schemas, datasets, labels and lenses in the own repository."""

@@ -1,0 +1,51 @@
+"""Publishing of one record: its checks, and the error of a part of several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastshard.typed.atmosphere.at_uri import AtUri
+from fastshard.typed.atmosphere.records.checked import (
+    AtRecord,
+    RecordFields,
+    check_value,
+    utf8_length,
+)
+
+if TYPE_CHECKING:
+    from fastshard.typed.atmosphere.client import Atmosphere
+
+__all__ = ["check_record", "publish_record"]
+
+
+def check_record(record: AtRecord) -> dict[str, Any]:
+    """Return the JSON object of a record that is about to be published.
+
+    Raises
+    ------
+    RecordError
+        A field is of another type or longer than its lexicon says, or a value is a
+        float, which servers refuse.
+    """
+    value = record.to_record()
+    checked: dict[str, Any] = check_value(value, "")
+    type(record)._read(RecordFields(value, measure=utf8_length))
+    return checked
+
+
+def publish_record(
+    client: Atmosphere, record: AtRecord, rkey: str | None = None
+) -> AtUri:
+    """Create a record in the repository of the client's account.
+
+    Raises
+    ------
+    RecordError
+        As of `check_record`; nothing is sent.
+    ValueError
+        The client is not logged in.
+    RemoteError
+        The server refuses the record.
+    """
+    value = check_record(record)
+    return client.create_record(record.TYPE, value, rkey=rkey, validate=False)
