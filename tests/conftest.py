@@ -61,6 +61,10 @@ ALLOWED_SKIPS = (
     "no PIL for this Python",
     "no streaming for this Python",
     "no brotli for this Python",
+    "no redis for this Python",
+    "no redis-server on this machine",
+    "no psycopg for this Python",
+    "no Postgres server on this machine",
     "the right column was run alone",  # a migration page, without the library
     "needs openssl",
     "pyright does not run",  # it could not be downloaded

@@ -3,22 +3,45 @@
 import pytest
 
 from fastshard.typed.index.providers.create import create_provider
+from support.servers.databases.postgres import serve_postgres
+from support.servers.databases.redis import serve_redis
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """Run a Redis server."""
+    with serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """Run a Postgres server."""
+    with serve_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
 def kind(request):
     """Return the name of a kind of store."""
     return request.param
 
 
 @pytest.fixture
-def connect(kind, tmp_path):
+def options(kind, tmp_path, request):
+    """Return the arguments of `create_provider` for a new store."""
+    if kind == "sqlite":
+        return {"path": tmp_path / "index.db"}
+    return request.getfixturevalue(f"{kind}_server").new()
+
+
+@pytest.fixture
+def connect(kind, options):
     """Return a function that makes a provider of one store, and closes it at last."""
-    options = {"path": tmp_path / "index.db"}
     made = []
 
     def make(**more):
-        made.append(create_provider(kind, **options, **more))
+        made.append(create_provider(kind, **options | more))
         return made[-1]
 
     yield make

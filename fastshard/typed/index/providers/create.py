@@ -57,4 +57,8 @@ def create_provider(
         from fastshard.typed.index.providers.sqlite import SqliteProvider
 
         return SqliteProvider(path, **options)
+    if kind == "redis":
+        from fastshard.typed.index.providers.redis import RedisProvider
+
+        return RedisProvider(redis, **options)
     raise ValueError(f"Unknown provider {name!r}, expected one of {', '.join(NAMES)}")

@@ -10,7 +10,18 @@ from fastshard.errors import FormatError, IndexRowError
 from fastshard.typed.index.entry import DatasetEntry
 from fastshard.typed.kinds.decoders import load_msgspec
 
-__all__ = ["Row", "check_text", "is_text", "pack_entry", "pack_value", "shorten"]
+__all__ = [
+    "Row",
+    "check_label",
+    "check_text",
+    "check_version",
+    "is_text",
+    "no_entry",
+    "no_label",
+    "pack_entry",
+    "pack_value",
+    "shorten",
+]
 
 MAX_BYTES = 64 << 20  # of a value
 MAX_DEPTH = 200  # of metadata
@@ -180,6 +191,45 @@ def check_text(value: object, field: str, *, nul: bool = False) -> str:
     if not is_text(value):
         raise ValueError(f"{field} has a lone surrogate: {shorten(value)!r}")
     return str(value)
+
+
+def check_version(version: object) -> str:
+    """Return a version that every store can hold.
+
+    Raises
+    ------
+    TypeError
+        The value is no str.
+    ValueError
+        It has a character that `check_text` refuses, or an ``@``, which ends a name.
+    """
+    text = check_text(version, "version")
+    if "@" in text:
+        raise ValueError(f"version has an '@': {shorten(text)!r}")
+    return text
+
+
+def check_label(
+    name: object, cid: object, version: object, description: object
+) -> tuple[str, str, str, str | None]:
+    """Return a label's values as stores have them; raise as `check_text` does."""
+    return (
+        check_text(name, "name"),
+        check_text(cid, "cid"),
+        "" if version is None else check_version(version),
+        None if description is None else check_text(description, "description"),
+    )
+
+
+def no_entry(by: str, value: str, location: str) -> KeyError:
+    """Return the error of an entry that is not there."""
+    return KeyError(f"no entry of the {by} {shorten(value)!r} in {location}")
+
+
+def no_label(name: str, version: str | None, location: str) -> KeyError:
+    """Return the error of a label that is not there."""
+    which = f" of version {shorten(version)!r}" if version else ""
+    return KeyError(f"no label {shorten(name)!r}{which} in {location}")
 
 
 def is_text(value: str) -> bool:

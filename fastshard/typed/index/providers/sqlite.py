@@ -22,10 +22,13 @@ from fastshard.typed.index.providers.protocol import (
 )
 from fastshard.typed.index.providers.rows import (
     Row,
+    check_label,
     check_text,
+    check_version,
     is_text,
+    no_entry,
+    no_label,
     pack_entry,
-    shorten,
 )
 from fastshard.typed.index.providers.sqlite_file import (
     IndexConnection,
@@ -143,13 +146,13 @@ class SqliteProvider(IndexProvider):
     def get_entry_by_cid(self, cid: str) -> DatasetEntry:
         rows = self._select(f"{ENTRY} WHERE cid = ?", cid)
         if not rows:
-            raise KeyError(f"no entry with the CID {shorten(cid)!r} in {self._shown}")
+            raise no_entry("cid", cid, self._shown)
         return self._entry(rows[0])
 
     def get_entry_by_name(self, name: str) -> DatasetEntry:
         rows = self._select(f"{ENTRY} WHERE name = ?{LATEST} LIMIT 1", name)
         if not rows:
-            raise KeyError(f"no entry of the name {shorten(name)!r} in {self._shown}")
+            raise no_entry("name", name, self._shown)
         return self._entry(rows[0])
 
     def iter_entries(self) -> Iterator[DatasetEntry]:
@@ -157,7 +160,7 @@ class SqliteProvider(IndexProvider):
 
     def remove_entry(self, cid: str) -> None:
         if not self._change("DELETE FROM dataset_entries WHERE cid = ?", cid):
-            raise KeyError(f"no entry with the CID {shorten(cid)!r} in {self._shown}")
+            raise no_entry("cid", cid, self._shown)
 
     def _entry(self, row: Sequence[object]) -> DatasetEntry:
         return Row(self._shown, "dataset_entries", row[0]).entry(*row)
@@ -171,12 +174,7 @@ class SqliteProvider(IndexProvider):
         version: str | None = None,
         description: str | None = None,
     ) -> None:
-        values = (
-            check_text(name, "name"),
-            check_text(cid, "cid"),
-            check_text(version or "", "version"),
-            None if description is None else check_text(description, "description"),
-        )
+        values = check_label(name, cid, version, description)
         with self._writing() as connection:
             connection.execute(STORE_LABEL, values)
 
@@ -185,8 +183,7 @@ class SqliteProvider(IndexProvider):
     ) -> tuple[str, str | None]:
         found = latest_label(self._labels(name, version))
         if found is None:
-            which = "" if version is None else f" of version {shorten(version)!r}"
-            raise KeyError(f"no label {shorten(name)!r}{which} in {self._shown}")
+            raise no_label(name, version, self._shown)
         return found.cid, found.version
 
     def iter_labels(self) -> Iterator[tuple[str, str, str | None]]:
@@ -198,8 +195,7 @@ class SqliteProvider(IndexProvider):
     def remove_label(self, name: str, version: str | None = None) -> None:
         sql = "DELETE FROM labels WHERE name = ? AND version = ?"
         if not self._change(sql, name, version or ""):
-            which = "" if version is None else f" of version {shorten(version)!r}"
-            raise KeyError(f"no label {shorten(name)!r}{which} in {self._shown}")
+            raise no_label(name, version, self._shown)
 
     def _labels(
         self, name: str | None = None, version: str | None = None
@@ -388,7 +384,7 @@ def _open_provider(path: str, shown: str, timeout: float) -> SqliteProvider:
 def _check_json(kind: str, name: str, version: str, text: str) -> tuple[str, ...]:
     return (
         check_text(name, "name"),
-        check_text(version, "version"),
+        check_version(version),
         check_text(text, f"{kind}_json"),
     )
 

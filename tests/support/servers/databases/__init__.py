@@ -1,0 +1,1 @@
+"""Servers of databases: Redis and Postgres, each a process that ends with the tests."""
