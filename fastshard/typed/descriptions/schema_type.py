@@ -111,7 +111,7 @@ def dump(structure: Structure) -> str:
 
 
 def build(structure: Structure, ref: str | None, content: str) -> type[PackableSample]:
-    structure.check()
+    structure.check(ref)
     where = ref or f"schema {structure.name}"
     last = max((i for i, f in enumerate(structure.fields) if not f.optional), default=0)
     annotations: dict[str, Any] = {}

@@ -170,8 +170,13 @@ class Structure(NamedTuple):
             for each in self.fields
         )
 
-    def check(self) -> None:
+    def check(self, where: str | None = None) -> None:
         """Refuse names that a class and its fields cannot have.
+
+        Parameters
+        ----------
+        where : str, optional
+            The place, for errors.
 
         Raises
         ------
@@ -179,7 +184,7 @@ class Structure(NamedTuple):
             The structure has no field or too many, a name is none of Python's, is too
             long, occurs twice, or is that of a method.
         """
-        where = f"schema {shorten(self.name)}"
+        where = where or f"schema {shorten(self.name)}"
         check_name(self.name, "class", where)
         if not self.fields:
             raise DescriptionError("must have at least one field", where)

@@ -74,7 +74,7 @@ class StubFolder:
         OSError
             The folder cannot be written.
         """
-        structure.check()
+        structure.check(ref)
         path = self.path_of(structure, ref)
         for folder in (self.path, path.parent):
             folder.mkdir(parents=True, exist_ok=True)

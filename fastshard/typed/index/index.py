@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy as copy_of
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastshard.typed.descriptions.local_schema import from_local_json
-from fastshard.typed.descriptions.schema_type import make_type
+from fastshard.typed.descriptions.json_schema import from_schema
+from fastshard.typed.descriptions.lens_json import from_lens_json
+from fastshard.typed.descriptions.stubs import StubFolder
 from fastshard.typed.index.entry import DatasetEntry
+from fastshard.typed.index.lens_calls import (
+    find_lens,
+    parse_lenses,
+    register_lens,
+    store_lens,
+)
 from fastshard.typed.index.opening import EntryShards
 from fastshard.typed.index.providers.protocol import IndexProvider
 from fastshard.typed.index.references import (
     LOCAL,
     DatasetReference,
     parse_dataset_ref,
-    parse_schema_ref,
-    schema_ref,
 )
 from fastshard.typed.index.repository import Repository, create_repository
+from fastshard.typed.index.schema_calls import (
+    LocalSchemaRecord,
+    SchemaNamespace,
+    find_schema,
+    iter_schemas,
+    publish_schema,
+    record_of,
+    type_of,
+    without_none,
+)
 from fastshard.typed.index.search import Query, SearchResult, SearchResults, merge
 from fastshard.typed.index.writing import EntryDraft, insert_shards, write_shards
 
 if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset
+    from fastshard.typed.lenses.lens import Lens
+    from fastshard.typed.sample_type import PackableSample
     from fastshard.typed.stores.protocol import AbstractDataStore
 
 __all__ = ["Index"]
@@ -47,6 +64,9 @@ class Index:
     - Datasets: `write_samples`, `insert_dataset`, `get_dataset`, `list_datasets`,
       `search`, `remove`.
     - Labels name entries, in versions: `label`, `get_label`, `list_labels`.
+    - Schemas describe sample types: `publish_schema`, `get_schema`, `get_schema_type`,
+      `types`, `list_schemas`.
+    - Lenses: `store_lens`, `get_lens`, `load_lens`, `find_lenses`, `list_lenses`.
 
     An index has the repository "local", and others that are mounted. A dataset is
     referred to as ``name``, ``repo/name``, ``@handle/name``, ``@handle/name@version``,
@@ -71,6 +91,10 @@ class Index:
     atmosphere : Atmosphere, optional
         Client of the network; by default one that is not logged in, made when it is
         needed. None: no network.
+    auto_stubs : bool, default False
+        Write a module for each schema that is asked for, with a stub for editors.
+    stub_dir : str or path-like, optional
+        Their folder, by default ``~/.atdata/stubs``; it sets `auto_stubs`.
     **redis_kwargs
         Arguments of a client of Redis, ``host=``, ``port=``, or of the provider.
 
@@ -102,6 +126,8 @@ class Index:
         data_store: AbstractDataStore | None = None,
         repos: Mapping[str, Repository] | None = None,
         atmosphere: Any = Anonymous.CLIENT,
+        auto_stubs: bool = False,
+        stub_dir: str | os.PathLike[str] | None = None,
         **redis_kwargs: Any,
     ) -> None:
         if provider is None or isinstance(provider, str):
@@ -118,6 +144,9 @@ class Index:
             given = {"path": path, "dsn": dsn, "redis": redis, **redis_kwargs}
             local = _repository_of(provider, data_store, given)
         self._atmosphere = atmosphere
+        self._types = SchemaNamespace()
+        has_stubs = auto_stubs or stub_dir is not None
+        self._stubs = StubFolder(stub_dir) if has_stubs else None
         self._repos = {LOCAL: local, **_check_repos(repos or {})}
 
     # -- Repositories
@@ -745,6 +774,444 @@ class Index:
             return list(self.labels)
         return list(self._mounted(repo).provider.iter_labels())
 
+    # -- Schemas
+
+    @property
+    def types(self) -> SchemaNamespace:
+        """Types that `get_schema_type` made, as attributes: ``index.types.Name``."""
+        return self._types
+
+    @property
+    def schemas(self) -> Iterator[LocalSchemaRecord]:
+        """Iterate over the schemas of the repository "local"."""
+        return map(record_of, iter_schemas(self.provider))
+
+    @property
+    def stub_dir(self) -> Path | None:
+        """Folder of modules for editors; None without ``auto_stubs``."""
+        return None if self._stubs is None else self._stubs.path
+
+    def publish_schema(
+        self,
+        sample_type: type[Any],
+        *,
+        version: str | None = None,
+        description: str | None = None,
+    ) -> str:
+        """Store the schema of a sample type, unless there is one like it.
+
+        Parameters
+        ----------
+        sample_type : type
+            A packable class.
+        version : str, optional
+            A semantic version. By default that of the schema with the same name and
+            equal fields, else the latest one's patch + 1; ``"1.0.0"`` is the first.
+        description : str, optional
+            By default the class's docstring.
+
+        Returns
+        -------
+        str
+            Reference of the schema.
+
+        Raises
+        ------
+        TypeError
+            The class is not packable, or a field cannot be described; names both.
+        ValueError
+            `version` is no semantic version, or that version has other fields.
+        OSError
+            The store cannot be written.
+
+        Examples
+        --------
+        >>> index.publish_schema(Caption)
+        'atdata://local/schema/Caption@1.0.0'
+        >>> index.publish_schema(Caption)  # equal fields make no new version
+        'atdata://local/schema/Caption@1.0.0'
+        """
+        return publish_schema(
+            self.provider, sample_type, version=version, description=description
+        )
+
+    def get_schema(self, ref: str) -> dict[str, Any]:
+        """Return a schema as it is stored.
+
+        Parameters
+        ----------
+        ref : str
+            ``atdata://local/schema/Name@1.0.0``, or the older
+            ``local://schemas/module.Name@1.0.0``.
+
+        Returns
+        -------
+        dict
+            ``name``, ``version``, ``fields``, ``description``, ``createdAt`` and
+            ``$ref``, its reference.
+
+        Raises
+        ------
+        KeyError
+            There is no such schema.
+        ValueError
+            `ref` is no reference of a schema.
+        DescriptionError
+            What is stored is no schema.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> schema = index.get_schema(index.publish_schema(Caption, version="1.0.0"))
+        >>> schema["name"], [field["name"] for field in schema["fields"]]
+        ('Caption', ['text', 'score'])
+        """
+        schema = self._find_schema(ref, self.provider)
+        if self._stubs is not None:
+            self._stubs.write(from_schema(schema, ref), schema["$ref"])
+        return schema
+
+    def get_schema_record(self, ref: str) -> LocalSchemaRecord:
+        """Return a schema as an object with attributes.
+
+        Parameters
+        ----------
+        ref : str
+            As of `get_schema`.
+
+        Returns
+        -------
+        LocalSchemaRecord
+
+        Raises
+        ------
+        KeyError, ValueError, DescriptionError, OSError
+            As `get_schema` does; also what is stored may be no schema.
+
+        Examples
+        --------
+        >>> ref = index.publish_schema(Caption, version="1.0.0")
+        >>> [str(field.type) for field in index.get_schema_record(ref).fields]
+        ['str', 'float']
+        """
+        return record_of(self.get_schema(ref))
+
+    def get_schema_type(self, ref: str, register: bool = True) -> type[PackableSample]:
+        """Return the sample type of a schema, made of what is stored.
+
+        Parameters
+        ----------
+        ref : str
+            As of `get_schema`.
+        register : bool, default True
+            Set it as an attribute of `types`.
+
+        Returns
+        -------
+        type
+            One for each schema of a process. It and its samples pickle by the schema's
+            content.
+
+        Raises
+        ------
+        KeyError
+            There is no such schema.
+        ValueError
+            `ref` is no reference of a schema.
+        DescriptionError
+            What is stored is no schema, or has names that a class cannot have.
+        OSError
+            The store cannot be read, or the folder of stubs not be written.
+
+        Examples
+        --------
+        >>> Made = index.get_schema_type(index.publish_schema(Caption))
+        >>> Made(text="a cat", score=0.5), Made is index.types.Caption
+        (Caption(text='a cat', score=0.5), True)
+        """
+        made = type_of(self.get_schema(ref))
+        if register:
+            self._types._register(made)
+        return made
+
+    def list_schemas(self) -> list[dict[str, Any]]:
+        """Return all schemas of the repository "local", as `get_schema` does each.
+
+        Returns
+        -------
+        list of dict
+
+        Raises
+        ------
+        DescriptionError
+            What is stored is no schema; names its row.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> ref = index.publish_schema(Caption, version="1.0.0")
+        >>> ref in [schema["$ref"] for schema in index.list_schemas()]
+        True
+        """
+        return [without_none(schema) for schema in iter_schemas(self.provider)]
+
+    def get_import_path(self, ref: str) -> str | None:
+        """Return the module that has the type of a schema, for ``import``.
+
+        The folder `stub_dir` has to be in ``sys.path``.
+
+        Parameters
+        ----------
+        ref : str
+            As of `get_schema`.
+
+        Returns
+        -------
+        str or None
+            None without ``auto_stubs``.
+
+        Raises
+        ------
+        KeyError, ValueError, DescriptionError, OSError
+            As `get_schema` does.
+
+        Examples
+        --------
+        >>> index.get_import_path(index.publish_schema(Caption)) is None
+        True
+        """
+        if self._stubs is None:
+            return None
+        schema = self.get_schema(ref)
+        return self._stubs.import_path(from_schema(schema, ref), schema["$ref"])
+
+    def clear_stubs(self) -> int:
+        """Remove the modules that were written for editors.
+
+        Returns
+        -------
+        int
+            How many; 0 without ``auto_stubs``.
+
+        Raises
+        ------
+        OSError
+            A file cannot be removed.
+
+        Examples
+        --------
+        >>> index.clear_stubs()
+        0
+        """
+        return 0 if self._stubs is None else self._stubs.clear()
+
+    # -- Lenses
+
+    @property
+    def lenses(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the lenses of the repository "local", as `get_lens` has each."""
+        return parse_lenses(self.provider, self.provider.iter_lenses())
+
+    def store_lens(
+        self,
+        lens: Lens[Any, Any],
+        *,
+        name: str,
+        version: str | None = None,
+        description: str | None = None,
+        source_schema: str | None = None,
+        view_schema: str | None = None,
+    ) -> str:
+        """Store a lens.
+
+        A lens that is known to copy fields, and to do nothing else, is stored as a
+        mapping of fields; another one as a reference to its code where a module has it;
+        else as opaque, which cannot be loaded.
+
+        Parameters
+        ----------
+        lens : Lens
+        name : str
+        version : str, optional
+            A semantic version; by default the latest one's patch + 1, else ``"1.0.0"``.
+        description : str, optional
+        source_schema, view_schema : str, optional
+            By default the names of the lens's types.
+
+        Returns
+        -------
+        str
+            Reference of the lens.
+
+        Raises
+        ------
+        TypeError
+            `lens` is none, or has no types.
+        ValueError
+            `name` cannot be one, or `version` is no semantic version.
+        OSError
+            The store cannot be written.
+
+        Examples
+        --------
+        >>> index.store_lens(caption_of, name="caption_of", version="1.0.0")
+        'atdata://local/lens/caption_of@1.0.0'
+        """
+        return store_lens(
+            self.provider,
+            lens,
+            name=name,
+            version=version,
+            description=description,
+            source_schema=source_schema,
+            view_schema=view_schema,
+        )
+
+    def get_lens(self, ref: str) -> dict[str, Any]:
+        """Return a lens as it is stored.
+
+        Parameters
+        ----------
+        ref : str
+            ``atdata://local/lens/name@1.0.0``
+
+        Returns
+        -------
+        dict
+            With ``$ref``, its reference.
+
+        Raises
+        ------
+        KeyError
+            There is no such lens.
+        ValueError
+            `ref` is no reference of a lens.
+        DescriptionError
+            What is stored is no lens.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> ref = index.store_lens(caption_of, name="caption_of", version="1.0.0")
+        >>> index.get_lens(ref)["view_schema"], index.get_lens(ref)["getter"]["kind"]
+        ('Caption', 'field_mapping')
+        """
+        return find_lens(self.provider, ref)
+
+    def load_lens(
+        self,
+        ref: str,
+        *,
+        source_type: type[Any] | None = None,
+        view_type: type[Any] | None = None,
+        allow_code: bool = False,
+    ) -> Lens[Any, Any]:
+        """Return a lens that works, made of what is stored.
+
+        It is registered for `Dataset.as_type`, unless there is one of the same types.
+
+        Parameters
+        ----------
+        ref : str
+            As of `get_lens`.
+        source_type, view_type : type, optional
+            Needed where fields are mapped.
+        allow_code : bool, default False
+            Import the module that the lens names. The record may name any module.
+
+        Returns
+        -------
+        Lens
+
+        Raises
+        ------
+        KeyError
+            There is no such lens.
+        ValueError
+            `ref` is no reference of a lens.
+        DescriptionError
+            What is stored is no lens, is opaque, or is code and that is not allowed;
+            the types are missing, or have not its fields.
+        ImportError
+            The module of the lens cannot be imported.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> ref = index.store_lens(caption_of, name="caption_of", version="1.0.0")
+        >>> lens = index.load_lens(ref, source_type=ImageSample, view_type=Caption)
+        >>> lens(ImageSample(image=np.zeros(4), label="a cat"))
+        Caption(text='a cat', score=0.0)
+        """
+        lens = from_lens_json(
+            self.get_lens(ref),
+            source_type=source_type,
+            view_type=view_type,
+            allow_code=allow_code,
+            where=ref,
+        )
+        register_lens(lens)
+        return lens
+
+    def list_lenses(self) -> list[dict[str, Any]]:
+        """Return all lenses of the repository "local", as `get_lens` does each.
+
+        Returns
+        -------
+        list of dict
+
+        Raises
+        ------
+        DescriptionError
+            What is stored is no lens; names its row.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> ref = index.store_lens(caption_of, name="caption_of", version="1.0.0")
+        >>> ref in [lens["$ref"] for lens in index.list_lenses()]
+        True
+        """
+        return list(self.lenses)
+
+    def find_lenses(
+        self, source_schema: str, view_schema: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the lenses from one schema, or from one to another.
+
+        Parameters
+        ----------
+        source_schema : str
+            As it is stored: the name of a type, unless `store_lens` was given another.
+        view_schema : str, optional
+            By default any.
+
+        Returns
+        -------
+        list of dict
+            As `get_lens` returns each.
+
+        Raises
+        ------
+        DescriptionError
+            What is stored is no lens; names its row.
+        OSError
+            The store cannot be read.
+
+        Examples
+        --------
+        >>> ref = index.store_lens(caption_of, name="caption_of", version="1.0.0")
+        >>> ref in [lens["$ref"] for lens in index.find_lenses("ImageSample")]
+        True
+        """
+        rows = self.provider.find_lenses_by_schemas(source_schema, view_schema)
+        return list(parse_lenses(self.provider, rows))
+
     def search(
         self,
         text: str | None = None,
@@ -828,12 +1295,14 @@ class Index:
 
     def _schema_type(self, ref: str, repo: Repository) -> type[Any]:
         """Return the class of a schema, of a repository or else of another one."""
-        name, version = parse_schema_ref(ref)
-        for each in (repo, *self._repos.values()):
-            text = each.provider.get_schema_json(name, version)
-            if text is not None:
-                structure = from_local_json(json.loads(text), ref)
-                return make_type(structure, schema_ref(name, version))
+        return type_of(self._find_schema(ref, repo.provider))
+
+    def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
+        """Return a schema of a repository, or else of another one."""
+        others = [each.provider for each in self._repos.values()]
+        for provider in dict.fromkeys([first, *others]):
+            with suppress(KeyError):
+                return find_schema(provider, ref)
         raise KeyError(f"Schema not found: {ref}")
 
     def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastshard.errors import DescriptionError
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
+from fastshard.typed.descriptions.schema_type import make_type
 from fastshard.typed.descriptions.structure import Structure, StructureField, describe
 from fastshard.typed.descriptions.versions import (
     latest_version,
@@ -31,6 +32,8 @@ __all__ = [
     "parse_json",
     "publish_schema",
     "record_of",
+    "type_of",
+    "without_none",
 ]
 
 
@@ -301,3 +304,20 @@ def record_of(schema: Mapping[str, Any]) -> LocalSchemaRecord:
         structure.description,
         created,
     )
+
+
+def without_none(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema as lists have it: without what is None."""
+    return {key: value for key, value in schema.items() if value is not None}
+
+
+def type_of(schema: Mapping[str, Any]) -> type[PackableSample]:
+    """Return the sample type of a schema that has its ``$ref``.
+
+    Raises
+    ------
+    DescriptionError
+        It is no schema, or has names that a class cannot have.
+    """
+    ref = schema["$ref"]
+    return make_type(from_schema(schema, ref), ref)
