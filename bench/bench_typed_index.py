@@ -1,0 +1,147 @@
+"""Indexes of datasets, their stores of shards, and content identifiers.
+
+pytest bench/bench_typed_index.py
+
+The rival of CIDs is libipld, by which atdata makes them. A bar is a factor in the same
+run; the summary at the end says which are met.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastshard import typed
+from fastshard.typed.cid import cid_of_blob
+from fastshard.typed.stores.writing import write_to_store
+from harness import SCALE, contenders, expect
+
+COUNT = max(int(10_000 * SCALE), 10)  # samples
+NUMBERS = 2_560  # float32 in a sample: 10 KiB
+BLOB = max(int(256 * SCALE), 1) << 20  # bytes
+
+
+@typed.packable
+class Row:
+    label: str
+    array: NDArray[np.float32]
+
+
+# Writing.
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    numbers = np.random.default_rng(0).random((COUNT, NUMBERS), dtype="f4")
+    return [Row(f"row {i}", numbers[i]) for i in range(COUNT)]
+
+
+def write_alone(folder: Path, rows: list[Row]) -> list[str]:
+    shards = typed.write_samples(rows, folder / "a.tar", maxcount=10_000)
+    return shards.list_shards()
+
+
+def write_stored(folder: Path, rows: list[Row]) -> list[str]:
+    store = typed.LocalDiskStore(folder)
+    return write_to_store(store, rows, prefix="a", maxcount=10_000)
+
+
+def write_indexed(folder: Path, rows: list[Row]) -> list[str]:
+    store = typed.LocalDiskStore(folder)
+    index = typed.Index(path=folder / "index.db", data_store=store)
+    return index.write_samples(rows, name="a").data_urls
+
+
+@contenders(
+    f"write_samples, {COUNT:,} samples of 10 KiB",
+    Index_and_LocalDiskStore=write_indexed,
+    LocalDiskStore=write_stored,
+    write_samples=write_alone,
+)
+def bench_write(
+    benchmark: Any,
+    tmp_path: Path,
+    rows: list[Row],
+    read: Callable[[Path, list[Row]], list[str]],
+    turn: int,
+) -> None:
+    expect(benchmark, "LocalDiskStore", "write_samples", 1 / 1.1)
+    expect(benchmark, "Index_and_LocalDiskStore", "write_samples", 1 / 1.1)
+    numbers = iter(range(100))
+
+    def setup() -> tuple[tuple[Path, list[Row]], dict[str, Any]]:
+        out = tmp_path / str(next(numbers))
+        out.mkdir()
+        return (out, rows), {}
+
+    def drop(folder: Path, rows: list[Row]) -> None:
+        shutil.rmtree(folder)
+
+    found = typed.Dataset[Row](read(*setup()[0]))
+    assert len(found) == COUNT
+    assert np.array_equal(found[COUNT - 1].array, rows[-1].array)
+    benchmark.extra_info["operations"] = COUNT
+    benchmark.pedantic(read, setup=setup, teardown=drop, rounds=5)
+    shutil.rmtree(tmp_path)
+
+
+# Content identifiers.
+
+
+def cid_fastshard(entry: dict[str, Any]) -> str:
+    return typed.generate_cid(entry)
+
+
+def find_libipld() -> Any:
+    try:
+        return import_module("libipld")
+    except ImportError:
+        return None
+
+
+libipld = find_libipld()
+
+
+def cid_libipld(entry: dict[str, Any]) -> str:
+    digest = hashlib.sha256(libipld.encode_dag_cbor(entry)).digest()
+    text: str = libipld.encode_cid(bytes([1, 0x71, 0x12, 0x20]) + digest)
+    return text
+
+
+@pytest.mark.parametrize("urls", [1, 1000])
+@contenders("generate_cid of an entry", fastshard=cid_fastshard, libipld=cid_libipld)
+def bench_cid(
+    benchmark: Any, read: Callable[[dict[str, Any]], str], urls: int, turn: int
+) -> None:
+    expect(benchmark, "fastshard", "libipld", 1 / 10)
+    if read is cid_libipld and libipld is None:
+        pytest.skip("no libipld for this Python")
+    names = [f"/data/shards/train/data--00000000--{i:06d}.tar" for i in range(urls)]
+    entry = {"schema_ref": "atdata://local/schema/Row@1.0.0", "data_urls": names}
+    assert read(entry) == cid_fastshard(entry)
+    benchmark.group += f" of {urls:,} URL{'s' * (urls > 1)}"
+    benchmark(read, entry)
+
+
+def blob_fastshard(data: memoryview) -> str:
+    return cid_of_blob(hashlib.sha256(data).digest())
+
+
+def blob_sha256(data: memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contenders(
+    f"CID of a blob of {BLOB >> 20:,} MiB", fastshard=blob_fastshard, sha256=blob_sha256
+)
+def bench_blob(benchmark: Any, read: Callable[[memoryview], str], turn: int) -> None:
+    expect(benchmark, "fastshard", "sha256", 1 / 1.02)
+    benchmark.pedantic(read, (memoryview(bytes(BLOB)),), rounds=3)
