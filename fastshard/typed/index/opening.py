@@ -78,9 +78,10 @@ def source_of(
         from fastshard.typed.sources.blob import BlobSource
 
         return BlobSource.from_refs(list(urls), **select_remote(options))
-    create = getattr(store, "create_source", None)
-    if create is not None and urls and all(scheme_of(url) == "s3" for url in urls):
-        return create(list(urls))
+    if urls and all(scheme_of(url) == "s3" for url in urls):
+        create = getattr(type(store), "create_source", None)  # reads by credentials
+        if create is not None:
+            return create(store, list(urls))
     if store is not None:
         urls = [store.read_url(url) for url in urls]
     remote = select_remote(options)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-__all__ = ["Query", "SearchResult", "SearchResults", "merge"]
+if TYPE_CHECKING:
+    from fastshard.typed.atmosphere.client import Atmosphere
+
+__all__ = ["ATMOSPHERE", "Query", "SearchResult", "SearchResults", "merge"]
+
+ATMOSPHERE = "atmosphere"  # the source of results of the network
 
 
 class FoundEntry(Protocol):
@@ -149,10 +154,65 @@ def result_of(entry: FoundEntry, source: str) -> SearchResult:
         entry.cid,
         entry.name,
         description if isinstance(description, str) else None,
-        [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
+        texts_of(tags),
         entry.schema_ref,
         source,
     )
+
+
+def search_network(
+    client: Atmosphere, query: Query, repo: str | None, limit: int
+) -> list[SearchResult]:
+    """Return the datasets that a client's AppView finds.
+
+    Parameters
+    ----------
+    client : Atmosphere
+        With an AppView.
+    query : Query
+    repo : str or None
+        DID or handle of their owner.
+    limit : int
+        Results, at most; servers give at most 100.
+
+    Raises
+    ------
+    AppViewError
+        The AppView fails, or its answer is none.
+    """
+    found = client.search_datasets(
+        query.text or "",
+        tags=None if query.tags is None else sorted(query.tags),
+        schema_ref=query.schema_ref,
+        repo=None if repo is None else client.resolve_did(repo),
+        limit=max(1, min(limit, 100)),
+    )
+    return [result_of_record(record) for record in found[:limit]]
+
+
+def result_of_record(record: dict[str, Any]) -> SearchResult:
+    """Return a record as a result; fields of other types are passed over."""
+    texts = {
+        name: value if isinstance(value, str) else None
+        for name in ("uri", "name", "description", "schemaRef")
+        for value in (record.get(name),)
+    }
+    return SearchResult(
+        texts["uri"] or "",
+        texts["name"] or "",
+        texts["description"],
+        texts_of(record.get("tags")),
+        texts["schemaRef"],
+        ATMOSPHERE,
+        record=record,
+    )
+
+
+def texts_of(values: object) -> list[str]:
+    """Return the str of a list; of another object none."""
+    if not isinstance(values, list):
+        return []
+    return [value for value in values if isinstance(value, str)]
 
 
 def merge(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastshard._util.globs import has_magic
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.dataset import Dataset
-from fastshard.typed.sources.url import URLSource
+from fastshard.typed.index.opening import source_of
 
 if TYPE_CHECKING:
     from fastshard.typed.index.index import Index
@@ -127,12 +127,10 @@ def look_up(
         if version is not None:
             raise
         entry = index.get_dataset(name)
-    urls = list(entry.data_urls)
-    store = getattr(index, "data_store", None)
-    if store is not None:
-        urls = [store.read_url(url) for url in urls]
     kind = sample_type or index.get_schema_type(entry.schema_ref)
-    return Dataset(URLSource._of_shards(urls), kind, **options)
+    store = getattr(index, "data_store", None)
+    source = source_of(list(entry.data_urls), store, options)
+    return Dataset(source, kind, **options)
 
 
 def parse_indexed(path: str) -> tuple[str, str | None]:
