@@ -186,3 +186,25 @@ def test_secrets_stand_in_no_repr_and_no_pickle(store, bucket, monkeypatch):
     assert other.bucket == bucket.name
     bucket.environment(monkeypatch)
     assert len(write_to_store(other, vectors(1), prefix="p")) == 1
+
+
+def test_an_index_writes_to_a_bucket_and_reads_with_its_credentials(
+    store, bucket, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    path = tmp_path / "index.db"
+    index = typed.Index(path=path, data_store=store, atmosphere=None)
+    entry = index.write_samples(vectors(5), name="n/v", maxcount=2)
+    assert [url.rpartition("/")[0] for url in entry.data_urls] == [
+        f"s3://{bucket.name}/n/v"
+    ] * 3
+    assert list(entry.checksums) == entry.data_urls
+    for ds in (
+        index.get_dataset("n/v").open(Vector),
+        typed.load_dataset("n/v", index=index, split="train"),
+    ):
+        assert [sample.x for sample in ds] == list(range(5))
+    stored = path.read_bytes() + (tmp_path / "index.db-wal").read_bytes()
+    assert SECRET.encode() not in stored
+    assert SECRET not in repr(index) + repr(index.repos) + repr(entry)
