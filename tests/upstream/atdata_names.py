@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+import atdata_index
+
 from fastshard import typed
 from fastshard._core.typed.arrays import unpack_array
 from fastshard._util import globs
@@ -16,66 +18,7 @@ from fastshard.remote.urls import is_remote
 from fastshard.typed.loading import splits
 from fastshard.typed.write.values import encode_array
 
-INDEX = "indexes and the AT Protocol are no part of fastshard.typed"
-COMMANDS = "the command line is fastshard's own"
-LIBRARY = "boto3 and requests do not read here"
-FACTS = "errors are made of other facts: reason, path, byte, member"
-AT_ONCE = "files that are not there are an error at once"
-# Tests of what is not there, by file, class or name: not run.
-ABSENT: dict[str, str] = {
-    "test_protocols.py": INDEX,
-    "test_sources.py::TestBlobSource": INDEX,
-    "test_testing.py::TestMockAtmosphere": INDEX,
-    "test_testing.py::TestMockIndex": INDEX,
-    "test_hf_api.py::TestIsIndexedPath": INDEX,
-    "test_hf_api.py::TestParseIndexedPath": INDEX,
-    "test_hf_api.py::TestIsAtUri": INDEX,
-    "test_hf_api.py::TestResolveAtUri": INDEX,
-    "test_hf_api.py::TestLoadDatasetWithAtUri": INDEX,
-    "test_hf_api.py::TestLoadDatasetWithIndex"
-    "::test_indexed_path_creates_s3source_with_credentials": INDEX,
-    "test_sources.py::TestS3Source::test_shards_uses_boto3": LIBRARY,
-    "test_sources.py::TestS3Source::test_open_shard_uses_boto3": LIBRARY,
-    "test_sources.py::TestS3Source::test_client_uses_endpoint": LIBRARY,
-    "test_sources.py::TestS3Source::test_client_caching": LIBRARY,
-    "test_dataset.py::test_dataset_metadata_property": LIBRARY,
-    "test_dev_experience.py::TestCLIInspect": COMMANDS,
-    "test_dev_experience.py::TestCLIPreview": COMMANDS,
-    "test_dev_experience.py::TestCLISchema": COMMANDS,
-    "test_dev_experience.py::TestCLIArgparse": COMMANDS,
-}
-# Tests that must fail here, with the reason.
-DIFFERENT: dict[str, str] = {
-    "test_dataset.py::test_batch_aggregate_empty": "a private function",
-    "test_dataset.py::test_dataset_invalid_batch_size": (
-        "batch_size=0 is a ValueError that names it, no IndexError inside"
-    ),
-    "test_dev_experience.py::TestExceptions::test_lens_not_found_error_message": FACTS,
-    "test_dev_experience.py::TestExceptions"
-    "::test_lens_not_found_error_with_available": FACTS,
-    "test_dev_experience.py::TestExceptions::test_schema_error_message": FACTS,
-    "test_dev_experience.py::TestExceptions::test_sample_key_error_message": FACTS,
-    "test_dev_experience.py::TestExceptions::test_shard_error_message": FACTS,
-    "test_hf_api.py::TestShardsToWdsUrl": "a list of shards stays a list",
-    "test_hf_api.py::TestExpandLocalGlob::test_ignores_directories": (
-        "a directory that a pattern matches is refused when shards are listed"
-    ),
-    "test_hf_api.py::TestResolveDataFiles": AT_ONCE,
-    "test_hf_api.py::TestResolveShards::test_brace_pattern_passthrough": AT_ONCE,
-    "test_hf_api.py::TestResolveShards::test_brace_pattern_with_split_name": AT_ONCE,
-    "test_hf_api.py::TestResolveShards::test_single_file": AT_ONCE,
-    "test_hf_api.py::TestResolveShards::test_with_data_files_override": AT_ONCE,
-    "test_helpers.py::TestBytesToArrayBoundsChecking": (
-        "errors say what is cut off, and where"
-    ),
-    "test_logging.py::TestGetLogger::test_default_is_stdlib": (
-        "the logger is named fastshard"
-    ),
-}
-OTHERS = (
-    "_exceptions _hf_api _sources _helpers _protocols _logging "
-    "local atmosphere providers._sqlite"
-)
+OTHERS = ("_exceptions", "_hf_api", "_sources", "_helpers", "_protocols", "_logging")
 
 
 def lens(get: Any) -> Any:
@@ -155,7 +98,10 @@ class OpenStage:
 
 def enter() -> None:
     """Enter atdata's modules, before pytest imports tests."""
-    for name, contents in modules().items():
+    found = modules()
+    for name, contents in atdata_index.modules().items():
+        found.setdefault(f"atdata.{name}", {}).update(contents)
+    for name, contents in {**found, **atdata_index.sdk()}.items():
         sys.modules[name] = Alias(name, contents)
 
 
@@ -174,5 +120,5 @@ def modules() -> dict[str, dict[str, Any]]:
             n: getattr(manifest, n) for n in vars(manifest) if not n.startswith("_")
         },
         "atdata.testing": {n: getattr(testing, n) for n in testing.__all__},
-        **{f"atdata.{name}": PRIVATE.get(name, {}) for name in OTHERS.split()},
+        **{f"atdata.{name}": PRIVATE.get(name, {}) for name in OTHERS},
     }

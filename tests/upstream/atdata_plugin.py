@@ -2,25 +2,68 @@
 
 `atdata_run.py` loads it with ``-p``. It enters modules under atdata's names when it is
 imported, for pytest imports the tests' ``conftest.py`` next. Tests of what
-`atdata_names` lists as absent are skipped; those of `DIFFERENT` have to fail.
+`atdata_lists` has as absent are skipped; those of its `DIFFERENT` have to fail.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 OURS = os.environ.get("FASTSHARD_UPSTREAM") != "theirs"
 if OURS:
+    import atdata_lists
     import atdata_names
 
     atdata_names.enter()
 
 
+def enter_redis(url: str) -> None:
+    """Make a server the one that `redis.Redis` connects to without arguments."""
+    import redis
+
+    connect = redis.Redis.__init__
+    default = urlsplit(url).port
+
+    @functools.wraps(connect)
+    def made(self: Any, host: str = "127.0.0.1", port: int = 6379, *a: Any, **k: Any):
+        connect(self, host, default if port == 6379 else port, *a, **k)
+
+    redis.Redis.__init__ = made
+
+
+def enter_s3(url: str) -> None:
+    """Make an empty server what ``mock_aws()`` stands for: not all use boto3 here."""
+    import moto
+
+    @contextlib.contextmanager
+    def mock_aws() -> Iterator[None]:
+        urllib.request.urlopen(f"{url}/moto-api/reset", data=b"").close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            patch.setenv("AWS_REGION", "us-east-1")
+            yield
+
+    moto.mock_aws = mock_aws
+
+
+if "REDIS_URL" in os.environ:
+    enter_redis(os.environ["REDIS_URL"])
+if "MINIO_ENDPOINT" in os.environ and OURS:
+    enter_s3(os.environ["MINIO_ENDPOINT"])
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "network: tests that need other machines")
     config.addinivalue_line("markers", "slow: tests that take long")
+    config.addinivalue_line("markers", "integration: tests that need servers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,9 +71,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         for name in names_of(item):
-            if reason := atdata_names.ABSENT.get(name):
+            if reason := atdata_lists.ABSENT.get(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
-            if reason := atdata_names.DIFFERENT.get(name):
+            if reason := atdata_lists.DIFFERENT.get(name):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 

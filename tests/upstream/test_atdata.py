@@ -1,7 +1,7 @@
 """Tests of atdata pass on `fastshard.typed`, where its sources are given.
 
 FASTSHARD_ATDATA_TESTS is the folder of its tests. Those that must differ are listed,
-with the reason, in `atdata_names.DIFFERENT`.
+with the reason, in `atdata_lists.DIFFERENT`.
 """
 
 import os
@@ -13,7 +13,11 @@ import pytest
 from support.paths import TESTS
 from support.processes import environment
 
-NEEDED = ("msgspec", "ormsgpack", "pandas", "pyarrow", "redis", "webdataset")
+NEEDED = (
+    *("msgspec", "ormsgpack", "pandas", "pyarrow", "redis", "webdataset"),
+    *("psycopg", "boto3", "moto", "obstore"),
+    *("atproto_core", "libipld"),  # test_cid compares with them
+)
 
 
 def test_upstream():

@@ -7,6 +7,9 @@ the page runs. So a page first writes ``data/`` with a `fastshard.ShardWriter`, 
 opens it by any of them. Files that are written later are there at once. A revision
 (``@v1``, ``revision="v1"``) of a repository of the hub has the same files as ``main``.
 
+A page that names ``Atmosphere`` has a personal data server with the account
+``alice.test``, to which `Atmosphere.from_env` logs in.
+
 `serve` starts the servers that a text needs, and returns the environment variables by
 which clients come here: a proxy for HTTP, gs and az with a certificate of its own,
 HF_ENDPOINT, AWS_ENDPOINT_URL with keys. Pages need nothing special; a block that must
@@ -26,6 +29,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
+from support.servers.atproto.pds import FakePds
 from support.servers.http import Server, make_certificate
 from support.servers.hub import Asked, FakeHub, HubError
 from support.servers.messages import Answer, Request, plain
@@ -244,6 +248,13 @@ def serve(text: str, folder: Path, private: Path) -> Iterator[dict[str, str]]:
             hosts.update(name + AZURE for name in names)
             env["AZURE_STORAGE_ACCOUNT_NAME"] = names[0]
             env["AZURE_SKIP_SIGNATURE"] = "true"
+        if "Atmosphere" in text:
+            pds = stack.enter_context(FakePds())
+            account = pds.create_account("alice.test", "an app password")
+            env["ATDATA_HANDLE"] = account.handle
+            env["ATDATA_PASSWORD"] = account.password
+            env["ATDATA_PDS_URL"] = pds.url
+            env["ATDATA_PLC_URL"] = pds.plc.url
         if hosts:
             web = stack.enter_context(Web(files, *sorted(hosts)))
             proxy = stack.enter_context(Proxy(web))
