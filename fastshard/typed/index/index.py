@@ -42,6 +42,7 @@ from fastshard.typed.index.search import Query, SearchResult, SearchResults, mer
 from fastshard.typed.index.writing import EntryDraft, insert_shards, write_shards
 
 if TYPE_CHECKING:
+    from fastshard.typed.atmosphere.client import Atmosphere
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.lenses.lens import Lens
     from fastshard.typed.sample_type import PackableSample
@@ -842,24 +843,25 @@ class Index:
         ----------
         ref : str
             ``atdata://local/schema/Name@1.0.0``, or the older
-            ``local://schemas/module.Name@1.0.0``.
+            ``local://schemas/module.Name@1.0.0``; of the network
+            ``at://did/collection/rkey`` or ``@handle/Name@1.0.0``.
 
         Returns
         -------
         dict
             ``name``, ``version``, ``fields``, ``description``, ``createdAt`` and
-            ``$ref``, its reference.
+            ``$ref``, its reference; of the network the record's value.
 
         Raises
         ------
         KeyError
             There is no such schema.
         ValueError
-            `ref` is no reference of a schema.
+            `ref` is no reference of a schema, or the index has no network.
         DescriptionError
             What is stored is no schema.
         OSError
-            The store cannot be read.
+            The store or a server cannot be read.
 
         Examples
         --------
@@ -1297,8 +1299,34 @@ class Index:
         """Return the class of a schema, of a repository or else of another one."""
         return type_of(self._find_schema(ref, repo.provider))
 
+    def _client(self) -> Atmosphere:
+        """Return the client of the network.
+
+        Raises
+        ------
+        ValueError
+            The index has none.
+        """
+        if self._atmosphere is None:
+            raise ValueError("the index has no client of the network: atmosphere=None")
+        if self._atmosphere is Anonymous.CLIENT:
+            from fastshard.typed.atmosphere.client import Atmosphere
+
+            self._atmosphere = Atmosphere()
+        client: Atmosphere = self._atmosphere
+        return client
+
     def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
-        """Return a schema of a repository, or else of another one."""
+        """Return a schema of a repository, or else of another one, or of the network.
+
+        A reference of the network is ``at://did/collection/rkey`` or
+        ``@handle/Name@version``.
+        """
+        if isinstance(ref, str) and ref.startswith(("at://", "@")):
+            from fastshard.typed.atmosphere.loading.schema import SchemaLoader
+
+            record = SchemaLoader(self._client()).get(ref)
+            return {**record, "$ref": str(record.uri)}
         others = [each.provider for each in self._repos.values()]
         for provider in dict.fromkeys([first, *others]):
             with suppress(KeyError):

@@ -292,6 +292,44 @@ def test_threads_that_publish_one_schema(index):
     assert refs == [REF.format("Item", "1.0.0")] * 8
 
 
+# -- Of the network
+
+
+def test_schemas_of_the_network(fake_pds, index, tmp_path):
+    client = typed.Atmosphere.login(
+        "alice.test", "password", base_url=fake_pds.url, plc_url=fake_pds.plc.url
+    )
+    index = typed.Index(
+        provider=index.provider, atmosphere=client, stub_dir=tmp_path / "stubs"
+    )
+    item = made({"note": str | None, "x": NDArray[np.float32], "more": dict})
+    uri = str(typed.SchemaPublisher(client).publish(item, version="1.2.0"))
+    found = index.get_schema_type(uri)
+    assert index.get_schema_type("@alice.test/Item@1.2.0") is found
+    assert index.types.Item is found
+    by_name = {
+        each["name"]: each for each in json.loads(typed.schema_of(found))["fields"]
+    }
+    assert by_name == {
+        each["name"]: each for each in json.loads(typed.schema_of(item))["fields"]
+    }
+    assert index.get_schema(uri)["schemaType"] == "jsonSchema"
+    assert index.get_schema(uri)["$ref"] == uri
+    owner = client.did.replace(":", "_")
+    assert index.get_import_path(uri) == f"{owner}.Item_1_2_0"
+    assert (tmp_path / "stubs" / owner / "Item_1_2_0.pyi").exists()
+    assert index.get_schema_record(uri).version == "1.2.0"
+    with pytest.raises(KeyError):
+        index.get_schema("@alice.test/Item@7.0.0")
+    assert index.list_schemas() == []
+
+
+@pytest.mark.parametrize("ref", ["at://did:plc:a/b/c", "@alice.test/Item@1.0.0"])
+def test_an_index_without_a_network(index, ref):
+    with pytest.raises(ValueError, match="no client of the network"):
+        index.get_schema_type(ref)
+
+
 # -- Damage
 
 
