@@ -73,9 +73,11 @@ class PackedFormat(Format):
     def add_commands(self, commands: Any) -> None:
         from fastshard.typed.commands.datasets import add_datasets
         from fastshard.typed.commands.query import extend_query
+        from fastshard.typed.commands.schemas import add_schemas
 
         extend_query(commands)
         add_datasets(commands)
+        add_schemas(commands)
 
 
 def paths_of(root: str | Sequence[str]) -> Sequence[str]:

@@ -28,12 +28,13 @@ COMPLETED = [
     ("fastshard ls --token-file data/tra", "data/train.tar"),
     ("fastshard query dat", "data"),
     ("fastshard datasets la", "label"),
+    ("fastshard schemas di", "diff"),
     ("fastshard datasets --index data/tra", "data/train.tar"),
     ("fastshard datasets ls --ask", "--ask-index-password"),
     ("fastshard datasets ls --index-password-file data/tra", "data/train.tar"),
 ]
 COMMANDS = {"ls", "cat", "stat", "verify", "index", "convert", "query", "compact",
-            "cache", "datasets", "demo", "help"}  # fmt: skip
+            "cache", "datasets", "schemas", "demo", "help"}  # fmt: skip
 BASH = """
 . ./script
 COMP_WORDS=({line})

@@ -56,6 +56,9 @@ class Image:
     text: str
 
 
+Captioned = typed.packable(type("Image", (), {"__annotations__": {"text": int}}))
+
+
 @pytest.fixture(scope="module")
 def bin_folder(tmp_path_factory):
     """Return a folder with the command ``fastshard`` of this interpreter."""
@@ -79,6 +82,7 @@ def work(tmp_path):
     store = typed.LocalDiskStore(tmp_path / "store")
     index = typed.Index(path=tmp_path / "index.db", data_store=store)
     index.write_samples([Image(f"a picture {i}") for i in range(4)], name="images")
+    index.publish_schema(Captioned)
     return tmp_path
 
 
@@ -191,7 +195,7 @@ def test_the_page_of_commands_has_each_with_its_help():
     rows = re.findall(
         r"^\| \[?`(\w+)`(?:\]\(#\w+\))? \| (.*) \|$", page.read_text(), re.M
     )
-    documented = {command: text.replace("`", "") for command, text in rows[:12]}
+    documented = {command: text.replace("`", "") for command, text in rows[:13]}
     listed = {each.dest: each.help for each in PARSERS[0].commands._choices_actions}
     assert documented.pop("help").startswith(listed.pop("help"))
     assert documented == listed

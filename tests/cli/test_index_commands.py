@@ -6,7 +6,9 @@ import sqlite3
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.cli.entry import main
@@ -200,7 +202,7 @@ def test_hostile_names_take_one_line(index, call):
 )
 def test_passwords_in_arguments_are_refused(target, call):
     assert has_password(target)
-    for command in ("datasets",):
+    for command in ("datasets", "schemas"):
         status, out, err = call(command, "--index", target, "ls")
         assert (status, out) == (2, "")
         assert "--index-password-file" in err
@@ -236,6 +238,20 @@ def test_passwords_of_files(tmp_path, call):
     assert call(*args)[0] == 2
 
 
+def test_no_server_is_an_error_of_one_line(tmp_path, call):
+    pytest.importorskip("redis", reason="no redis for this Python")
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\n")
+    status, out, err = call(
+        *("datasets", "ls", "--index", "redis://127.0.0.1:9/0"),
+        *("--index-password-file", str(path)),
+    )
+    assert (status, out) == (1, "")
+    assert "127.0.0.1:9" in err
+    assert SECRET not in err
+    assert err.count("\n") == 1
+
+
 def test_a_password_is_asked_for_on_a_terminal_only(call):
     done = subprocess.run(
         [
@@ -258,3 +274,113 @@ def test_other_targets(call):
     status, _, err = call("datasets", "ls", "--index", "mysql://h/db")
     assert status == 2
     assert "expected a path, postgresql:// or redis://" in err
+
+
+# Schemas.
+
+
+@pytest.fixture
+def schemas(index):
+    """The index with a second version of a schema, and another."""
+
+    @typed.packable
+    class Picture:  # the fixture's, and a field more
+        name: str
+        label: float
+        note: str | None = None
+
+    @typed.packable
+    class Pixels:
+        data: NDArray[np.float32]
+        rest: NDArray
+        tags: list[str]
+
+    index.publish_schema(Picture, description="Of a camera.")
+    index.publish_schema(Pixels, version="2.0.0")
+    return index
+
+
+def test_schemas_are_listed(schemas, call):
+    status, out, err = call("schemas", "ls")
+    assert (status, err) == (0, "")
+    assert sorted(out.splitlines()) == [
+        "Picture@1.0.0\tname, label",
+        "Picture@1.0.1\tname, label, note",
+        "Pixels@2.0.0\tdata, rest, tags",
+    ]
+    found = {each["ref"]: each for each in objects(call("schemas", "ls", "--json")[1])}
+    assert found["atdata://local/schema/Picture@1.0.1"]["fields"][2] == {
+        "name": "note",
+        "fieldType": {"$type": "local#primitive", "primitive": "str"},
+        "optional": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "ref", ["Picture", "Picture@1.0.1", "atdata://local/schema/Picture@1.0.1"]
+)
+def test_a_schema_is_shown(schemas, call, ref):
+    assert call("schemas", "show", ref) == (
+        0,
+        "Picture@1.0.1\n"
+        "  Of a camera.\n"
+        "  name: str\n"
+        "  label: float\n"
+        "  note: str | None\n",
+        "",
+    )
+    (found,) = objects(call("schemas", "show", ref, "--json")[1])
+    assert found["ref"] == "atdata://local/schema/Picture@1.0.1"
+    assert found["description"] == "Of a camera."
+
+
+def test_arrays_and_lists_are_shown(schemas, call):
+    assert call("schemas", "show", "Pixels")[1].splitlines()[-3:] == [
+        "  data: ndarray[float32]",
+        "  rest: ndarray[any]",
+        "  tags: list[str]",
+    ]
+
+
+def test_schemas_are_compared(schemas, call):
+    args = ("schemas", "diff", "Picture@1.0.0", "Picture@1.0.1")
+    assert call(*args)[:2] == (
+        0,
+        "~ label: int -> float\n+ note: str | None\n",
+    )
+    back = call("schemas", "diff", "Picture@1.0.1", "Picture@1.0.0")[1]
+    assert back.splitlines() == [
+        "~ label: float -> int  (older samples do not fit)",
+        "- note: str | None",
+    ]
+    found = objects(call(*args, "--json")[1])
+    assert [each["is_compatible"] for each in found] == [True, True]
+    assert found[0] == {
+        "field": "label",
+        "change": "changed",
+        "before": "int",
+        "after": "float",
+        "is_compatible": True,
+    }
+    assert call("schemas", "diff", "Pixels", "Pixels")[1] == "no differences\n"
+    assert call("schemas", "diff", "Pixels", "Pixels", "-q")[1] == ""
+
+
+@pytest.mark.parametrize("ref", ["None", "Picture@9.9.9", "atdata://local/schema/X@1"])
+def test_schemas_that_are_not_there(schemas, call, ref):
+    for args in (("show", ref), ("diff", "Picture", ref)):
+        status, out, err = call("schemas", *args)
+        assert (status, out) == (1, "")
+        assert err.count("\n") == 1
+        assert ref.rpartition("/")[2].partition("@")[0] in err
+
+
+def test_a_damaged_schema_is_an_error_of_one_line(schemas, call, tmp_path):
+    with sqlite3.connect(tmp_path / "index.db") as db:
+        db.execute("UPDATE schemas SET schema_json = '[1' WHERE name = 'Pixels'")
+    db.close()
+    for args in (("ls",), ("show", "Pixels@2.0.0")):
+        status, _, err = call("schemas", *args)
+        assert status == 1
+        assert "Pixels" in err
+        assert err.count("\n") == 1
