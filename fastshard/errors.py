@@ -666,6 +666,9 @@ class BlobNotFoundError(XrpcError, KeyError):
 class IdentityError(FastshardError, ValueError):
     """A DID or a handle cannot be believed, or names no server for its records."""
 
+    def __str__(self) -> str:  # KeyError's has quotes
+        return escape_line(str(self.args[0]) if self.args else "")
+
 
 class HandleNotFoundError(IdentityError, KeyError):
     """No account has the handle."""

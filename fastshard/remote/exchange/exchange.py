@@ -61,6 +61,9 @@ class ServiceRequest:
         Whether the server may get it twice.
     attempts : int or None
         Maximum number of attempts.
+    seconds : float or None
+        Time limit of the request with its retries. None is the timeout of the settings,
+        plus one second for each 100 KB that is sent or received.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class ServiceRequest:
         open_sink: Callable[[], Sink] | None = None,
         repeatable: bool | None = None,
         attempts: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         self.method = method
         self.url = Url(url)
@@ -85,6 +89,7 @@ class ServiceRequest:
         self.open_sink = open_sink
         self.repeatable = method == "GET" if repeatable is None else repeatable
         self.attempts = attempts
+        self.seconds = seconds
         self.sent = False  # whether a server may have got the last attempt
 
     def redact(self, text: str) -> str:
@@ -118,13 +123,7 @@ class HttpExchange:
         self.trusted = trusted
         self.by_proxy = by_proxy
 
-    def send(
-        self,
-        request: ServiceRequest,
-        *,
-        trusted: bool,
-        deadline: Deadline | None = None,
-    ) -> Answer:
+    def send(self, request: ServiceRequest, *, trusted: bool) -> Answer:
         """Send a request; return an answer of any status that is not transient.
 
         Queries are repeated after transient failures, and other requests after those
@@ -135,15 +134,14 @@ class HttpExchange:
         request : ServiceRequest
         trusted : bool
             Whether the user named its URL.
-        deadline : Deadline, optional
-            By default the timeout of the settings.
 
         Raises
         ------
         RemoteError
             There is no answer in time, or it is not one of HTTP.
         """
-        deadline = deadline or Deadline(self.settings.timeout)
+        seconds = request.seconds
+        deadline = Deadline(self.settings.timeout if seconds is None else seconds)
         redacted, attempt = request.url.redacted, 0
         while True:
             found = self._follow(request, trusted, deadline)
@@ -193,7 +191,7 @@ class HttpExchange:
         current_read.connection = None
         try:
             response = _send(client, request, target, deadline)
-            answer = _receive(request, response)
+            answer = _receive(request, response, deadline)
             if isinstance(answer, Answer):
                 response = None
                 return answer
@@ -227,7 +225,7 @@ def _send(
         size, pieces = request.body.open()
         headers["Content-Length"] = str(size)
         headers["Content-Type"] = request.body.kind
-        pieces = _paced(pieces, deadline)
+        pieces = _paced(pieces, deadline, request.seconds is None)
     elif request.method == "POST":
         headers["Content-Length"] = "0"
     remaining = deadline.remaining()
@@ -249,7 +247,7 @@ def _send(
     return response
 
 
-def _paced(pieces: Iterator[Any], deadline: Deadline) -> Iterator[Any]:
+def _paced(pieces: Iterator[Any], deadline: Deadline, extends: bool) -> Iterator[Any]:
     """Yield pieces of a body until its deadline, or until the server answers."""
     first = True
     for piece in pieces:
@@ -261,10 +259,12 @@ def _paced(pieces: Iterator[Any], deadline: Deadline) -> Iterator[Any]:
         sock.settimeout(deadline.remaining())
         yield piece
         first = False
+        if extends:
+            deadline.extend(len(piece))
 
 
 def _receive(
-    request: ServiceRequest, response: urllib3.BaseHTTPResponse
+    request: ServiceRequest, response: urllib3.BaseHTTPResponse, deadline: Deadline
 ) -> Answer | RetryError | RemoteError:
     """Read the body of a response within its limits."""
     url, status = request.url.redacted, response.status
@@ -290,6 +290,8 @@ def _receive(
         if total > most:
             return _too_large(most, url, status)
         sink(piece)
+        if request.seconds is None:
+            deadline.extend(len(piece))
     answer = Answer(status, headers, b"".join(pieces), url)
     if current_read.cut:
         current_read.cut = False

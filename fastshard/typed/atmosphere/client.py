@@ -21,7 +21,6 @@ from fastshard.remote.addresses import is_public
 from fastshard.remote.exchange.body import Body, BytesBody, FileBody, JsonBody
 from fastshard.remote.exchange.exchange import HttpExchange, Sink
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.retry import SLOWEST, Deadline
 from fastshard.remote.urls import origin_of
 from fastshard.typed.atmosphere.appview import AppView
 from fastshard.typed.atmosphere.at_uri import AtUri, is_did, is_handle
@@ -373,10 +372,15 @@ class Atmosphere:
         return session
 
     def _write(
-        self, nsid: str, body: Body, *, repeatable: bool = False, timeout: float = 0
+        self,
+        nsid: str,
+        body: Body,
+        *,
+        repeatable: bool = False,
+        seconds: float | None = None,
     ) -> AnswerFields:
         """Call a procedure with the session's token; refresh the session once."""
-        session, timeout = self._require_session(), timeout or self._timeout
+        session = self._require_session()
         for attempt in range(2):
             try:
                 return self._xrpc.procedure(
@@ -385,7 +389,7 @@ class Atmosphere:
                     body,
                     token=session.access,
                     repeatable=repeatable,
-                    deadline=Deadline(timeout),
+                    seconds=seconds,
                 )
             except XrpcError as error:
                 if error.error != "ExpiredToken" or attempt:
@@ -665,14 +669,14 @@ class Atmosphere:
         collection: str,
         limit: int,
         cursor: str | None,
-        deadline: Deadline | None,
+        seconds: float | None,
     ) -> tuple[list[StoredRecord], str | None]:
         params = {"repo": did, "collection": collection, "limit": limit}
         answer = self._xrpc.query(
             self._service_of(did),
             "com.atproto.repo.listRecords",
             {**params, "cursor": cursor},
-            deadline,
+            seconds,
         )
         records = []
         for each in answer.take("records", list):
@@ -731,8 +735,8 @@ class Atmosphere:
         cursor, seen, left = None, set[str](), 10 * self._timeout
         while True:
             begun = time.monotonic()
-            deadline = Deadline(min(self._timeout, left))
-            records, cursor = self._page(did, collection, PAGE, cursor, deadline)
+            seconds = min(self._timeout, left)
+            records, cursor = self._page(did, collection, PAGE, cursor, seconds)
             left -= time.monotonic() - begun
             for record in records:
                 if record.uri.rkey in seen:
@@ -894,7 +898,7 @@ class Atmosphere:
             At most 52,428,800 bytes. A file is read while it is sent.
         mime_type : str, default "application/octet-stream"
         timeout : float, optional
-            Seconds. By default that of the client, plus one for each 100 KB.
+            Seconds. By default that of the client, plus one for each 100 KB sent.
 
         Returns
         -------
@@ -934,10 +938,8 @@ class Atmosphere:
             raise ValueError(
                 f"a blob has at most {MAX_BLOB:,} bytes, this one {body.nbytes:,}"
             )
-        if timeout is None:
-            timeout = self._timeout + body.nbytes / SLOWEST
         nsid = "com.atproto.repo.uploadBlob"
-        answer = self._write(nsid, body, repeatable=True, timeout=timeout)
+        answer = self._write(nsid, body, repeatable=True, seconds=timeout)
         blob = AnswerFields(answer.take("blob", dict), answer.url)
         cid = blob.take("ref", dict).get("$link")
         if cid != cid_of_blob(body.digest()) or blob.take("size", int) != body.nbytes:
@@ -1045,7 +1047,6 @@ class Atmosphere:
             {"did": owner, "cid": cid},
             open_sink,
             most=most,
-            deadline=Deadline(self._timeout, most),
         )
 
     def get_blob_url(self, did: str, cid: str) -> str:

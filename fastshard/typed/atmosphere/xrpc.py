@@ -14,7 +14,6 @@ from fastshard.errors import BlobNotFoundError, RecordNotFoundError, XrpcError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body
 from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest, Sink
-from fastshard.remote.retry import Deadline
 from fastshard.remote.urls import normalize_url
 from fastshard.typed.atmosphere.at_uri import is_nsid
 
@@ -114,9 +113,9 @@ class XrpcClient:
         service: Service,
         nsid: str,
         params: Mapping[str, Any],
-        deadline: Deadline | None = None,
+        seconds: float | None = None,
     ) -> AnswerFields:
-        """Call a query.
+        """Call a query; `seconds` is its time limit, as of a `ServiceRequest`.
 
         Raises
         ------
@@ -125,8 +124,8 @@ class XrpcClient:
         XrpcError
             It refuses the query, or its answer is not JSON.
         """
-        request = ServiceRequest("GET", _url(service, nsid, params))
-        return self._call(service, request, deadline)
+        url = _url(service, nsid, params)
+        return self._call(service, ServiceRequest("GET", url, seconds=seconds))
 
     def procedure(
         self,
@@ -137,7 +136,7 @@ class XrpcClient:
         token: Secret | None = None,
         headers: dict[str, str] | None = None,
         repeatable: bool = False,
-        deadline: Deadline | None = None,
+        seconds: float | None = None,
     ) -> AnswerFields:
         """Call a procedure; a token is sent to this server only.
 
@@ -156,8 +155,9 @@ class XrpcClient:
             body=body,
             repeatable=repeatable,
             attempts=3,
+            seconds=seconds,
         )
-        return self._call(service, request, deadline)
+        return self._call(service, request)
 
     def download(
         self,
@@ -167,7 +167,6 @@ class XrpcClient:
         open_sink: Callable[[], Sink],
         *,
         most: int,
-        deadline: Deadline | None = None,
     ) -> None:
         """Call a query whose answer is bytes.
 
@@ -180,13 +179,15 @@ class XrpcClient:
             Called for each attempt; returns a function that takes the bytes.
         most : int
             Maximum number of bytes.
-        deadline : Deadline, optional
+
+        Raises
+        ------
+        RemoteError, XrpcError
+            As `query`.
         """
         url = _url(service, nsid, params)
         request = ServiceRequest("GET", url, most=most, open_sink=open_sink)
-        answer = self._exchange.send(
-            request, trusted=service.trusted, deadline=deadline
-        )
+        answer = self._exchange.send(request, trusted=service.trusted)
         if answer.status != 200:
             raise _refusal(answer, request, _method_url(request))
 
@@ -199,14 +200,10 @@ class XrpcClient:
             As `query`.
         """
         request = ServiceRequest("GET", f"{service.url}/{path}", most=MAX_JSON // 10)
-        return self._call(service, request, None)
+        return self._call(service, request)
 
-    def _call(
-        self, service: Service, request: ServiceRequest, deadline: Deadline | None
-    ) -> AnswerFields:
-        answer = self._exchange.send(
-            request, trusted=service.trusted, deadline=deadline
-        )
+    def _call(self, service: Service, request: ServiceRequest) -> AnswerFields:
+        answer = self._exchange.send(request, trusted=service.trusted)
         url = _method_url(request)
         if answer.status != 200:
             raise _refusal(answer, request, url)
