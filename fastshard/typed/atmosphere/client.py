@@ -661,7 +661,7 @@ class Atmosphere:
         if limit < 1:
             raise ValueError(f"limit must be positive, got {limit}")
         did = self.did if repo is None else self._identities.did_of(repo)
-        return self._page(did, collection, min(limit, PAGE), cursor, None)
+        return self._page(did, collection, min(limit, PAGE), cursor)
 
     def _page(
         self,
@@ -669,14 +669,12 @@ class Atmosphere:
         collection: str,
         limit: int,
         cursor: str | None,
-        seconds: float | None,
     ) -> tuple[list[StoredRecord], str | None]:
         params = {"repo": did, "collection": collection, "limit": limit}
         answer = self._xrpc.query(
             self._service_of(did),
             "com.atproto.repo.listRecords",
             {**params, "cursor": cursor},
-            seconds,
         )
         records = []
         for each in answer.take("records", list):
@@ -735,8 +733,7 @@ class Atmosphere:
         cursor, seen, left = None, set[str](), 10 * self._timeout
         while True:
             begun = time.monotonic()
-            seconds = min(self._timeout, left)
-            records, cursor = self._page(did, collection, PAGE, cursor, seconds)
+            records, cursor = self._page(did, collection, PAGE, cursor)
             left -= time.monotonic() - begun
             for record in records:
                 if record.uri.rkey in seen:
