@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.errors import DescriptionError
+from fastshard.typed.descriptions.structure import describe
 from support.processes import run_script
 from support.typed.numbers import Number
 
@@ -160,7 +161,7 @@ def test_schemas_that_are_not_there(index):
 
 
 @pytest.mark.parametrize(
-    "ref", ["Item", "invalid://schemas/Item@1.0.0", REF.format("Item", ""), "", "@", 5]
+    "ref", ["Item", "invalid://schemas/Item@1.0.0", REF.format("Item", ""), "", 5]
 )
 def test_references_that_are_none(index, ref):
     with pytest.raises((ValueError, TypeError), match="reference"):
@@ -307,12 +308,7 @@ def test_schemas_of_the_network(fake_pds, index, tmp_path):
     found = index.get_schema_type(uri)
     assert index.get_schema_type("@alice.test/Item@1.2.0") is found
     assert index.types.Item is found
-    by_name = {
-        each["name"]: each for each in json.loads(typed.schema_of(found))["fields"]
-    }
-    assert by_name == {
-        each["name"]: each for each in json.loads(typed.schema_of(item))["fields"]
-    }
+    assert describe(found).equals(describe(item))
     assert index.get_schema(uri)["schemaType"] == "jsonSchema"
     assert index.get_schema(uri)["$ref"] == uri
     owner = client.did.replace(":", "_")
