@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy as copy_of
 from enum import Enum
@@ -27,6 +27,7 @@ from fastshard.typed.index.references import (
     DatasetReference,
     parse_dataset_ref,
 )
+from fastshard.typed.index.removal import remove_dataset
 from fastshard.typed.index.repository import Repository, create_repository
 from fastshard.typed.index.schema_calls import (
     LocalSchemaRecord,
@@ -640,22 +641,8 @@ class Index:
         if reference.version is not None:
             raise ValueError(f"{name} names a version; all of a name is removed")
         provider = self._repo(reference, name).provider
-        cids = {
-            entry.cid
-            for entry in provider.iter_entries()
-            if entry.name == reference.name
-        }
-        labels = [
-            row
-            for row in provider.iter_labels()
-            if row[0] == reference.name or row[1] in cids
-        ]
-        if not cids and not labels:
+        if not remove_dataset(provider, reference.name):
             raise KeyError(f"No dataset with name: {name}")
-        for label, _, version in labels:
-            _forgive(provider.remove_label, label, version)
-        for cid in cids:
-            _forgive(provider.remove_entry, cid)
 
     # -- Labels
 
@@ -1417,9 +1404,3 @@ def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] 
     """Return metadata with those of further ones that are not None."""
     given = {name: value for name, value in more.items() if value is not None}
     return {**(metadata or {}), **given} if given else metadata
-
-
-def _forgive(remove: Callable[..., None], *key: str | None) -> None:
-    """Remove what another process may have removed."""
-    with suppress(KeyError):
-        remove(*key)
