@@ -12,6 +12,7 @@ from fastshard.typed.descriptions.local_schema import to_local_json
 from fastshard.typed.descriptions.structure import describe
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.index.entry import DatasetEntry
+from fastshard.typed.index.providers.rows import check_label, pack_entry
 from fastshard.typed.index.references import SCHEMA_PREFIXES, parse_schema_ref
 from fastshard.typed.index.schema_calls import publish_schema
 from fastshard.typed.stores.disk import LocalDiskStore
@@ -45,6 +46,19 @@ class EntryDraft(NamedTuple):
     description: str | None = None
     metadata: Mapping[str, Any] | None = None
 
+    def check(self) -> None:
+        """Check what stores of rows will check, before shards are written.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A value cannot be stored; the error names it.
+        """
+        metadata: Any = self.metadata
+        ref = "" if self.schema_ref is None else self.schema_ref
+        pack_entry(DatasetEntry(self.name, ref, [], metadata, cid="unknown"))
+        check_label(self.name, "", self.version, self.description)
+
 
 def write_shards(
     repo: Repository,
@@ -72,6 +86,7 @@ def write_shards(
     OSError
         A shard or a row cannot be written.
     """
+    draft.check()
     iterator = iter(samples)
     try:
         first = next(iterator)
@@ -84,7 +99,7 @@ def write_shards(
         prefix=prefix_of(draft.name),
         **options,
     )
-    return add(repo, draft, schema, written, draft.metadata)
+    return add(repo, draft, schema, written)
 
 
 def insert_shards(
@@ -124,14 +139,16 @@ def insert_shards(
     """
     if not isinstance(ds, Dataset):
         raise TypeError(f"ds must be a typed Dataset, got {type(ds).__name__}")
+    if draft.metadata is None:
+        draft = draft._replace(metadata=ds.metadata)
+    draft.check()
     store = data_store or repo.data_store or (LocalDiskStore() if copy else None)
     urls: list[str] = [] if store is not None else urls_of(ds)
     schema = store_schema(repo.provider, ds.sample_type, draft.schema_ref)
     if store is not None:
         prefix = prefix_of(draft.name) if prefix is None else prefix
         urls = store.write_shards(ds, prefix=prefix, **options)
-    metadata = ds.metadata if draft.metadata is None else draft.metadata
-    return add(repo, draft, schema, urls, metadata)
+    return add(repo, draft, schema, urls)
 
 
 def prefix_of(name: str) -> str:
@@ -199,19 +216,14 @@ def store_schema(
 
 
 def add(
-    repo: Repository,
-    draft: EntryDraft,
-    schema_ref: str,
-    urls: list[str],
-    metadata: Mapping[str, Any] | None,
+    repo: Repository, draft: EntryDraft, schema_ref: str, urls: list[str]
 ) -> DatasetEntry:
     """Store an entry, and the label of its name."""
+    metadata = None if draft.metadata is None else dict(draft.metadata)
     checksums = getattr(urls, "checksums", None)
     if checksums:
         metadata = {**(metadata or {}), "checksums": dict(checksums)}
-    entry = DatasetEntry(
-        draft.name, schema_ref, urls, None if metadata is None else dict(metadata)
-    )
+    entry = DatasetEntry(draft.name, schema_ref, urls, metadata)
     repo.provider.store_entry(entry)
     repo.provider.store_label(draft.name, entry.cid, draft.version, draft.description)
     return entry

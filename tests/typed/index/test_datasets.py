@@ -296,6 +296,36 @@ def test_a_store_of_one_s_own_is_written_through(bare_index, tmp_path):
     assert values(entry.open()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"name": "a\0b"}, ValueError, "name has a NUL"),
+        ({"name": "\ud800"}, ValueError, "name has a lone surrogate"),
+        ({"name": 3}, TypeError, "must be a str, got int"),
+        ({"metadata": {"x": {1}}}, TypeError, r"metadata\['x'\]"),
+        ({"metadata": {1: 2}}, TypeError, "keys of metadata"),
+        ({"metadata": "text"}, TypeError, "metadata as a dict, got str"),
+        ({"version": "a@b"}, ValueError, "version has an '@'"),
+        ({"description": "\ud800"}, ValueError, "description has a lone"),
+        ({"schema_ref": "\ud800"}, ValueError, "schema_ref has a lone"),
+        ({"schema_ref": 3}, TypeError, "schema_ref as a str, got int"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_stored_is_refused_before_shards_are_written(
+    index, numbers, tmp_path, given, error, match
+):
+    for call in (
+        lambda: index.write_samples([Number(value=1)], **{"name": "n", **given}),
+        lambda: index.insert_dataset(numbers(), **{"name": "n", **given}),
+    ):
+        with pytest.raises(error, match=match):
+            call()
+    assert list((tmp_path / "store").rglob("*.tar")) == []
+    assert list(index.provider.iter_schemas()) == []
+    assert index.list_labels() == []
+
+
 # -- Schemas of entries
 
 
