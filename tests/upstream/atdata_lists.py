@@ -9,6 +9,7 @@ MOCK = "mocks of atdata's own for tests"
 REPO = "the class Repo, which atdata deprecates"
 S3FS = "the class S3FileSystem of s3fs"
 PRIVATE = "private functions, which are others here, or mocks of them"
+ATTRIBUTE = "a private attribute"
 VERSIONS = "equal fields make no new version of a schema"
 SAME = "a call by its former name is not deprecated"
 COMMANDS = "the command line is fastshard's own"
@@ -103,7 +104,12 @@ DIFFERENT: dict[str, str] = {
     "AWS_ACCESS_KEY_ID=minioadmin\\nAWS_SECRET_ACCESS_KEY=minioadmin\\n]": (
         "a store without an endpoint is that of Amazon"
     ),
-    "test_local.py::test_s3_datastore_init": "a private attribute",
+    "test_local.py::test_s3_datastore_init": ATTRIBUTE,
+    "test_local.py::test_index_init_with_redis_connection": ATTRIBUTE,
+    "test_local.py::test_index_init_with_redis_kwargs": ATTRIBUTE,
+    "test_local.py::test_schema_ndarray_field": (
+        "an array without a dtype has none in the schema, in place of float32"
+    ),
     "test_local.py::test_schema_to_type_use_cache_false": "a schema has one type",
     "test_local.py::test_publish_schema_auto_increment": VERSIONS,
     "test_index_providers.py::TestIndexWithProvider"

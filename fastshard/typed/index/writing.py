@@ -139,8 +139,8 @@ def insert_shards(
     """
     if not isinstance(ds, Dataset):
         raise TypeError(f"ds must be a typed Dataset, got {type(ds).__name__}")
-    if draft.metadata is None:
-        draft = draft._replace(metadata=ds.metadata)
+    if draft.metadata is None:  # those at a URL if they were read: no server is asked
+        draft = draft._replace(metadata=ds._metadata)
     draft.check()
     store = data_store or repo.data_store or (LocalDiskStore() if copy else None)
     urls: list[str] = [] if store is not None else urls_of(ds)

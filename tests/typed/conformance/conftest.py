@@ -5,24 +5,47 @@ import shutil
 import pytest
 
 from fastshard import typed
+from support.servers.databases.redis import serve_redis
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """Run a Redis server."""
+    with serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
 def store(request):
     """Return the name of a kind of store."""
     return request.param
 
 
 @pytest.fixture
-def connect(store, index_data, tmp_path):
+def options(store, index_data, tmp_path, request):
     """Return the arguments of `Index` with which it reads what atdata wrote."""
-    path = shutil.copy(index_data.sqlite, tmp_path)
-    return {"path": path}
+    if store == "sqlite":
+        return {"path": shutil.copy(index_data.sqlite, tmp_path)}
+    options = request.getfixturevalue(f"{store}_server").new()
+    fill_redis(options, index_data)
+    return options
+
+
+def fill_redis(options, index_data):
+    """Store the keys that atdata wrote, without this package."""
+    import redis
+
+    with redis.Redis(**options) as client:
+        for key, value in index_data.redis().items():
+            if isinstance(value, bytes):
+                client.set(key, value)
+            else:
+                client.hset(key, mapping=value)
 
 
 @pytest.fixture
-def old_index(store, connect, index_data):
+def old_index(store, options, index_data):
     """Return an index that atdata wrote, and what atdata answers."""
-    index = typed.Index(store, atmosphere=None, **connect)
+    index = typed.Index(store, atmosphere=None, **options)
     yield index, index_data.expected(store)
     index.provider.close()

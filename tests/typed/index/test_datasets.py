@@ -113,6 +113,15 @@ def test_metadata_are_those_given_or_those_of_the_dataset(bare_index, numbers):
     assert bare_index.get_dataset("b").metadata == given
 
 
+def test_metadata_at_a_url_are_not_asked_for(bare_index, tmp_path, numbers):
+    shards = numbers().list_shards()
+    away = str(tmp_path / "nothing.msgpack")
+    ds = typed.Dataset(shards, Number, metadata_url=away)
+    assert bare_index.insert_dataset(ds, name="a").metadata is None
+    with pytest.raises(OSError, match="nothing"):
+        ds.metadata  # noqa: B018  asked for
+
+
 def test_tags_and_license_are_metadata(bare_index, numbers):
     given = {"a": 1}
     entry = bare_index.insert_dataset(

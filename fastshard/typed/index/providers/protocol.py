@@ -126,7 +126,7 @@ class IndexProvider(ABC):
         >>> provider.get_entry_by_cid("bafyreinone")
         Traceback (most recent call last):
         ...
-        KeyError: "no entry of the cid 'bafyreinone' in index.db"
+        KeyError: "No entry with cid 'bafyreinone' in index.db"
         """
 
     @abstractmethod

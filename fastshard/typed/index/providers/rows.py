@@ -223,7 +223,7 @@ def check_label(
 
 def no_entry(by: str, value: str, location: str) -> KeyError:
     """Return the error of an entry that is not there."""
-    return KeyError(f"no entry of the {by} {shorten(value)!r} in {location}")
+    return KeyError(f"No entry with {by} {shorten(value)!r} in {location}")
 
 
 def no_label(name: str, version: str | None, location: str) -> KeyError:
