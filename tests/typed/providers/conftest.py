@@ -21,7 +21,7 @@ def postgres_server():
         yield server
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
 def kind(request):
     """Return the name of a kind of store."""
     return request.param

@@ -61,4 +61,10 @@ def create_provider(
         from fastshard.typed.index.providers.redis import RedisProvider
 
         return RedisProvider(redis, **options)
+    if kind in ("postgres", "postgresql"):
+        from fastshard.typed.index.providers.postgres import PostgresProvider
+
+        if dsn is None:
+            raise ValueError("dsn is required for the postgres provider")
+        return PostgresProvider(dsn, **options)
     raise ValueError(f"Unknown provider {name!r}, expected one of {', '.join(NAMES)}")
