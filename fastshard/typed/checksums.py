@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import IO, Any, Protocol
 
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import scheme_of
+from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["ChecksumEntry", "verify_checksums"]
@@ -27,7 +29,9 @@ class ChecksumEntry(Protocol):
         """``metadata["checksums"]`` has hexadecimal SHA-256 digests by URL."""
 
 
-def verify_checksums(entry: ChecksumEntry, *, remote: bool = False) -> dict[str, str]:
+def verify_checksums(
+    entry: ChecksumEntry, *, remote: bool = False, source: DataSource | None = None
+) -> dict[str, str]:
     """Compare the SHA-256 checksums of shards with those of an entry.
 
     Parameters
@@ -37,6 +41,9 @@ def verify_checksums(entry: ChecksumEntry, *, remote: bool = False) -> dict[str,
         by URL.
     remote : bool, default False
         Read the shards of URLs too; by default they are skipped.
+    source : DataSource, optional
+        Opens the shards that it lists. By default shards of an index's entry are opened
+        as by ``entry.open()``, with the credentials of its store.
 
     Returns
     -------
@@ -60,22 +67,62 @@ def verify_checksums(entry: ChecksumEntry, *, remote: bool = False) -> dict[str,
     metadata = entry.metadata
     found = metadata.get("checksums") if isinstance(metadata, Mapping) else None
     stored: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    opened = Opener(entry, source)
     return {
-        url: _verify(url, stored[url], remote) if url in stored else "skipped"
+        url: _verify(url, stored[url], remote, opened) if url in stored else "skipped"
         for url in entry.data_urls
     }
 
 
-def _verify(url: str, stored: object, remote: bool) -> str:
+class Opener:
+    """Opens the shards of an entry.
+
+    Parameters
+    ----------
+    entry : ChecksumEntry
+    source : DataSource or None
+    """
+
+    def __init__(self, entry: ChecksumEntry, source: DataSource | None) -> None:
+        self._entry = entry
+        self._given = source
+
+    def open(self, url: str) -> IO[bytes]:
+        """Open a shard; its name is no pattern."""
+        source = self._source
+        if source is not None and url in source.list_shards():
+            return source.open_shard(url)
+        return URLSource._of_shards([url]).open_shard(url)
+
+    @cached_property
+    def _source(self) -> DataSource | None:
+        """The source of all shards, where one is known."""
+        if self._given is not None:
+            return self._given
+        urls = self._entry.data_urls
+        opener = getattr(self._entry, "_opener", None)
+        if opener is not None and all(scheme_of(url) == "s3" for url in urls):
+            from fastshard.typed.dict_sample import DictSample
+
+            found: DataSource = opener.open_entry(self._entry, DictSample).source
+            return found
+        if urls and all(scheme_of(url) == "at" for url in urls):
+            from fastshard.typed.sources.blob import BlobSource
+
+            return BlobSource.from_refs(list(urls))
+        return None
+
+
+def _verify(url: str, stored: object, remote: bool, shards: Opener) -> str:
     """Return how the checksum of a shard compares."""
     if scheme_of(url) not in ("", "file") and not remote:
         return "skipped"
     if not isinstance(stored, str):
         return f"error:the checksum is no str, but {type(stored).__name__}"
     try:
-        with URLSource._of_shards([url]).open_shard(url) as file:
+        with shards.open(url) as file:
             digest = _digest(file)
-    except (OSError, FastshardError) as error:
+    except (OSError, FastshardError, ValueError) as error:
         return f"error:{error}"
     return "ok" if digest == stored.lower() else "mismatch"
 

@@ -1,9 +1,11 @@
 """Datasets of blobs are read as those of local shards are."""
 
+import hashlib
 import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -265,3 +267,17 @@ def test_verification_and_commands_of_sets_read_blobs(stored):
     assert fields.verify() == []
     assert fields.keys()[3] == "000000000003"
     assert blob_cid(Path(stored.paths[0]).read_bytes()) in repr(stored.source())
+
+
+def test_checksums_of_blobs_are_compared(stored):
+    urls = stored.source().list_shards()
+    digests = [
+        hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in stored.paths
+    ]
+    checksums = dict(zip(urls, digests, strict=True))
+    checksums[urls[2]] = "0" * 64
+    entry = SimpleNamespace(data_urls=urls, metadata={"checksums": checksums})
+    assert set(typed.verify_checksums(entry).values()) == {"skipped"}
+    assert stored.downloads == 0
+    found = typed.verify_checksums(entry, remote=True, source=stored.source())
+    assert list(found.values()) == ["ok", "ok", "mismatch"]

@@ -1,6 +1,7 @@
 """Checksums of shards against those of an entry."""
 
 import hashlib
+import io
 from types import SimpleNamespace
 
 import pytest
@@ -68,3 +69,18 @@ def test_remote_shards_are_read_on_request_alone():
         found = typed.verify_checksums(made, remote=True)
     assert found[url] == "ok"
     assert found[gone].startswith("error:")
+
+
+def test_a_source_opens_the_shards_that_it_lists(tmp_path):
+    class Shards:
+        def list_shards(self):
+            return ["one"]
+
+        def open_shard(self, name):
+            return io.BytesIO(b"of the source")
+
+    path = str(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(b"of the disk")
+    made = entry(["one", path], {"one": digest(b"of the source"), path: digest(b"")})
+    found = typed.verify_checksums(made, source=Shards())
+    assert found == {"one": "ok", path: "mismatch"}

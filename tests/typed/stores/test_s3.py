@@ -119,8 +119,22 @@ def test_checksums_of_objects_are_compared_if_asked_for(store, bucket, monkeypat
     result = write_to_store(store, vectors(2), prefix="p")
     entry = DatasetEntry("p", "ref", list(result), {"checksums": result.checksums})
     assert typed.verify_checksums(entry) == {result[0]: "skipped"}
+    source = store.create_source(result)
+    assert typed.verify_checksums(entry, remote=True, source=source)[result[0]] == "ok"
     bucket.environment(monkeypatch)
     assert typed.verify_checksums(entry, remote=True) == {result[0]: "ok"}
+
+
+def test_entries_of_an_index_are_compared_by_the_credentials_of_its_store(
+    store, bucket, tmp_path
+):
+    index = typed.Index(path=tmp_path / "index.db", data_store=store)
+    index.write_samples(vectors(4), name="four", maxcount=2)
+    entry = index.get_dataset("four")
+    first, second = entry.data_urls
+    bucket.put(second.removeprefix(f"s3://{bucket.name}/"), tmp_path / "index.db")
+    found = typed.verify_checksums(entry, remote=True)
+    assert found == {first: "ok", second: "mismatch"}
 
 
 def test_a_failed_write_leaves_whole_objects_and_no_files(
