@@ -49,6 +49,7 @@ SINGLE_SUBCLASS = {
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "RemoteOptions": "used by itself for shards and indexes",
+    "ShardWriteResult": "used by itself for files and objects",
     "JointReader": "formats of the user's own derive from it",
     "ReaderBase": "compiled indexing; its subclass has the policy of files",
     **dict.fromkeys(

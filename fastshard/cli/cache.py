@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable, Sequence
 
 from fastshard._util.arguments import Parser
 from fastshard._util.progress import byte_bar
@@ -13,15 +14,20 @@ from fastshard.cli.common import (
     Commands,
     add_remote,
     find_shards,
+    get_remote_options,
     get_settings,
     parse_sources,
 )
 from fastshard.errors import FastshardError
+from fastshard.formats.registry import Format, scheme_format
 from fastshard.remote.file import cache_key, default_cache_dir
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import redact, url_basename
+from fastshard.remote.urls import redact, scheme_of, url_basename
 
 __all__ = ["add_cache"]
+
+NamedUrl = tuple[Format, str]
+Download = Callable[[str, Settings, Callable[[int, int], object]], int]
 
 
 def get_cache_dir(args: argparse.Namespace) -> str:
@@ -51,11 +57,15 @@ def cmd_clear(args: argparse.Namespace) -> int:
     """Remove the cached bytes of some URLs, or of all."""
     from fastshard.remote.cache.directory import clear
 
+    cache_dir = get_cache_dir(args)
     urls = None
     if args.urls:
-        shards = find_shards(parse_sources(args.urls), Settings({}))
+        others, named = split_schemes(args.urls)
+        shards = find_shards(parse_sources(others), Settings({}))
         urls = [cache_key(url) for url in shards]
-    freed = clear(get_cache_dir(args), urls)
+        for found, url in named:
+            urls += found.resolve(url, {"cache_dir": cache_dir})[0]
+    freed = clear(cache_dir, urls)
     if args.json:
         write_line(json.dumps({"freed_bytes": freed}))
     else:
@@ -65,20 +75,40 @@ def cmd_clear(args: argparse.Namespace) -> int:
 
 def cmd_warm(args: argparse.Namespace) -> int:
     """Download whole shards into the cache."""
-    if args.cache_dir is None:
+    from fastshard.cli.download import download_shard
+
+    others, named = split_schemes(args.sources)
+    if others and args.cache_dir is None:
         raise UsageError("warm downloads into a cache: give --cache-dir")
-    sources = parse_sources(args.sources)
+    done = []
+    for found, url in named:
+        shards, settings = found.resolve(url, get_remote_options(args))
+        done += [warm(each, settings, args.json, found.download) for each in shards]
+    sources = parse_sources(others)
     remote = get_settings(sources, args)
-    if remote is None:
+    if remote is None and others:
         raise UsageError("local shards need no cache: give URLs")
-    done = [warm(url, remote, args.json) for url in find_shards(sources, remote)]
+    for url in find_shards(sources, remote):
+        assert remote is not None
+        done.append(warm(url, remote, args.json, download_shard))
     return 0 if all(done) else 1
 
 
-def warm(url: str, remote: Settings, as_json: bool) -> bool:
-    """Download one shard, and return whether that succeeded."""
-    from fastshard.cli.download import download_shard
+def split_schemes(sources: Sequence[str]) -> tuple[list[str], list[NamedUrl]]:
+    """Return the sources that any command reads, and those of one format's schemes."""
+    others: list[str] = []
+    named: list[NamedUrl] = []
+    for source in sources:
+        found = scheme_format(scheme_of(source)) if "://" in source else None
+        if found is None:
+            others.append(source)
+        else:
+            named.append((found, source))
+    return others, named
 
+
+def warm(url: str, remote: Settings, as_json: bool, download: Download) -> bool:
+    """Download one shard, and return whether that succeeded."""
     name = url_basename(url)
     with byte_bar(None, name) as bar:
 
@@ -87,7 +117,7 @@ def warm(url: str, remote: Settings, as_json: bool) -> bool:
             bar.update(done - bar.n)
 
         try:
-            nbytes = download_shard(url, remote, show)
+            nbytes = download(url, remote, show)
         except (FastshardError, OSError) as error:
             bar.close()
             print_error(error)
@@ -142,6 +172,10 @@ def add_cache_clear(parts: Commands) -> None:
                 "fastshard cache clear --cache-dir kept "
                 "hf://datasets/me/pictures/train-0000.tar",
             ),
+            (
+                "the blobs of a dataset",
+                "fastshard cache clear at://did:plc:.../science.alt.dataset.entry/...",
+            ),
             ("everything", "fastshard cache clear --cache-dir kept"),
         ],
     )
@@ -169,12 +203,18 @@ def add_cache_warm(parts: Commands) -> None:
         usage="fastshard cache warm --cache-dir DIR [OPTION]... URL...",
         description="Download whole shards and their indexes into a cache, which then\n"
         "reads without a network. Compares a shard with the sha256 in the\n"
-        "JSON index beside it. Prints the size of each shard in bytes.",
+        "JSON index beside it, and blobs of at:// URLs with their CIDs; these are\n"
+        "kept in the user's cache by default. Prints the size of each shard in\n"
+        "bytes.",
         examples=[
             (
                 "two shards",
                 "fastshard cache warm --cache-dir kept "
                 "'hf://datasets/me/pictures/train-{0000..0001}.tar'",
+            ),
+            (
+                "the blobs of a dataset, into the user's cache",
+                "fastshard cache warm at://did:plc:.../science.alt.dataset.entry/...",
             ),
         ],
     )
@@ -182,8 +222,8 @@ def add_cache_warm(parts: Commands) -> None:
         "sources",
         nargs="+",
         metavar="URL",
-        help="shards, as 'https://host/train-{0000..0099}.tar', or a folder of "
-        "hf:// or s3://",
+        help="shards, as 'https://host/train-{0000..0099}.tar', a folder of hf:// or "
+        "s3://, or the at:// URI of a dataset or a blob",
     )
     add_remote(parser)
     parser.add_output(json="print a JSON object for each shard")

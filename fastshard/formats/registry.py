@@ -7,20 +7,21 @@ and the module is imported when a directory is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from fastshard.formats.folder import Folder
-    from fastshard.remote.options import Settings
+    from fastshard.remote.options import RemoteOptions, Settings
 
 __all__ = [
     "Format",
     "find_format",
     "formats",
     "register",
+    "scheme_format",
     "tar_format",
 ]
 
@@ -40,6 +41,7 @@ class Format:
     ``stat SOURCE``                 `stat`, `stat_lines`
     ``verify [--hash] SOURCE``      `verify`
     ``convert SOURCE OUT``          `open_set`; see `fastshard.conversion.source`
+    ``cache warm|clear URL``        `resolve`, `download`, for URLs of its `schemes`
     commands of its own             `add_commands`
     ==============================  ===========================================
 
@@ -57,6 +59,8 @@ class Format:
     reads_tars : bool
         Whether its datasets are sources of tar shards, which `fastshard.open` reads by
         the set of `tar_set` if its argument of the format's name is true.
+    schemes : frozenset of str
+        Schemes of the URLs that no other part of the package reads, in lower case.
 
     Examples
     --------
@@ -78,6 +82,7 @@ class Format:
     options: ClassVar[frozenset[str]] = frozenset()
     is_remote: ClassVar[bool] = False
     reads_tars: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[str]] = frozenset()
 
     def marks(self, folder: Folder) -> bool:
         """Return whether a directory is a dataset of this format.
@@ -173,6 +178,44 @@ class Format:
         >>> from fastshard.formats import formats
         >>> formats()[2].tar_set().format
         'packed'
+        """
+        raise NotImplementedError
+
+    def resolve(self, url: str, options: RemoteOptions) -> tuple[list[str], Settings]:
+        """Return the shards of a URL of its `schemes`, by their names in the cache.
+
+        Parameters
+        ----------
+        url : str
+        options : RemoteOptions
+
+        Returns
+        -------
+        names : list of str
+        settings : Settings
+            For `download`.
+        """
+        raise NotImplementedError
+
+    def download(
+        self,
+        name: str,
+        settings: Settings,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int:
+        """Download a shard of `resolve` into the cache.
+
+        Parameters
+        ----------
+        name : str
+        settings : Settings
+        progress : callable, optional
+            ``progress(done, nbytes)``.
+
+        Returns
+        -------
+        int
+            Bytes of the shard.
         """
         raise NotImplementedError
 
@@ -329,6 +372,29 @@ def tar_format(name: str) -> Format:
         if each.reads_tars and each.name == name:
             return each
     raise LookupError(f"no format of tar shards is named {name!r}")
+
+
+def scheme_format(scheme: str) -> Format | None:
+    """Return the format that alone reads the URLs of a scheme, or None.
+
+    Parameters
+    ----------
+    scheme : str
+        In lower case.
+
+    Returns
+    -------
+    Format or None
+
+    Examples
+    --------
+    >>> from fastshard.formats.registry import scheme_format
+    >>> scheme_format("at").name
+    'packed'
+    >>> scheme_format("https") is None
+    True
+    """
+    return next((each for each in formats() if scheme in each.schemes), None)
 
 
 def find_format(

@@ -80,6 +80,8 @@ from fastshard.typed.sources.blob import BlobSource as BlobSource
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource
+from fastshard.typed.stores.blob import PDSBlobStore as PDSBlobStore
+from fastshard.typed.stores.blob import ShardUploadResult as ShardUploadResult
 from fastshard.typed.stores.disk import LocalDiskStore as LocalDiskStore
 from fastshard.typed.stores.protocol import AbstractDataStore as AbstractDataStore
 from fastshard.typed.stores.protocol import ShardWriteResult as ShardWriteResult

@@ -48,6 +48,7 @@ HOMES = {
     "sources.protocol": "DataSource",
     "sources.s3": "S3Source",
     "sources.url": "URLSource",
+    "stores.blob": "PDSBlobStore ShardUploadResult",
     "stores.disk": "LocalDiskStore",
     "stores.protocol": "AbstractDataStore ShardWriteResult",
     "stores.s3": "S3DataStore",

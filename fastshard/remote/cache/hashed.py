@@ -134,58 +134,57 @@ class ObjectWriter:
     ----------
     cache : RangeCache
     wanted : HashedObject
+
+    Attributes
+    ----------
     nbytes : int
-        Size of the object.
+        Written so far.
 
     Raises
     ------
     OSError
-        The files cannot be created; the object is larger than the cache may be.
+        The files cannot be created.
     """
 
-    def __init__(self, cache: RangeCache, wanted: HashedObject, nbytes: int) -> None:
-        if cache.limit is not None and nbytes > cache.limit:
-            raise OSError(
-                errno.EFBIG,
-                f"{nbytes:,} bytes do not fit in cache_limit, {cache.limit:,}",
-                cache.folder,
-            )
+    def __init__(self, cache: RangeCache, wanted: HashedObject) -> None:
+        self.nbytes = 0
         self._cache = cache
         self._wanted = wanted
-        self._info = ObjectInfo(nbytes, wanted.tag, 0)
-        self._folder = cache.entry_folder(wanted.url, self._info)
         self._sha256 = hashlib.sha256()
-        self._left = nbytes
-        subfolder = os.path.dirname(self._folder)
+        self._fd = -1
+        subfolder = os.path.dirname(cache.lock_path(wanted.url))
         os.makedirs(subfolder, 0o700, exist_ok=True)
         if cache.folder not in _swept:
             _swept.add(cache.folder)
             remove_leftovers(cache.folder)
         self._new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=subfolder)
-        self._fd = -1
         try:
             self._fd = _create(os.path.join(self._new, DATA))
         except BaseException:
             self.close()
             raise
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the object.
 
         Raises
         ------
-        WrongHashError
-            There are more than its size.
         OSError
-            They cannot be written.
+            They cannot be written; or the object is larger than the cache may be.
         """
-        if len(data) > self._left:
-            raise WrongHashError
-        self._left -= len(data)
+        self.nbytes += len(data)
+        limit = self._cache.limit
+        if limit is not None and self.nbytes > limit:
+            raise OSError(
+                errno.EFBIG,
+                f"an object does not fit in cache_limit, {limit:,} bytes",
+                self._cache.folder,
+            )
         self._sha256.update(data)
-        while data:
+        left = memoryview(data)
+        while left:
             try:
-                data = data[os.write(self._fd, data) :]
+                left = left[os.write(self._fd, left) :]
             except OSError as error:
                 raise self._name(error) from None
 
@@ -199,12 +198,14 @@ class ObjectWriter:
         OSError
             The entry cannot be made.
         """
-        if self._left or self._sha256.digest() != self._wanted.digest:
+        if self._sha256.digest() != self._wanted.digest:
             raise WrongHashError
         identity = _identity_of(os.fstat(self._fd))
         self._close_file()  # an open one cannot be renamed on Windows
+        info = ObjectInfo(self.nbytes, self._wanted.tag, 0)
+        folder = self._cache.entry_folder(self._wanted.url, info)
         try:
-            version = ObjectVersion(self._wanted.url, self._info)
+            version = ObjectVersion(self._wanted.url, info)
             content = {OBJECT: version.dump(), LOG: b"", USED: b""}
             content[HASHED] = _mark_of(identity)
             for name, data in content.items():
@@ -213,23 +214,23 @@ class ObjectWriter:
                     append_to(fd, data)
                 finally:
                     os.close(fd)
-            self._rename()
+            self._rename(folder)
         except OSError as error:
             raise self._name(error) from None
-        path = os.path.join(self._folder, DATA)
+        path = os.path.join(folder, DATA)
         _remember(path, identity)
-        self._cache.note_growth(self._folder, self._info.nbytes)
+        self._cache.note_growth(folder, self.nbytes)
         return path
 
-    def _rename(self) -> None:
+    def _rename(self, folder: str) -> None:
         """Give the files the entry's name, in place of unusable ones that have it."""
         try:
-            os.rename(self._new, self._folder)
+            os.rename(self._new, folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise
-            remove_tree(self._folder)
-            os.rename(self._new, self._folder)
+            remove_tree(folder)
+            os.rename(self._new, folder)
 
     def _name(self, error: OSError) -> OSError:
         """Return an error of the system with the cache's directory."""

@@ -35,7 +35,7 @@ from fastshard.remote.urls import Url, normalize_url, origin_of
 
 __all__ = ["HttpExchange", "ServiceRequest"]
 
-PIECE = 64 << 10  # bytes of an answer read at a time
+PIECE = 256 << 10  # bytes of an answer read at a time
 MAX_ERROR = 1 << 20  # bytes of the body of a status above 299
 UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte of a request
 Sink = Callable[[bytes], object]
@@ -91,6 +91,13 @@ class ServiceRequest:
         self.attempts = attempts
         self.seconds = seconds
         self.sent = False  # whether a server may have got the last attempt
+        self._most_moved = 0  # bytes sent and received by the longest attempt
+
+    def extend(self, deadline: Deadline, moved: int) -> None:
+        """Extend a deadline by the bytes that an attempt was the first to move."""
+        if self.seconds is None and moved > self._most_moved:
+            deadline.extend(moved - self._most_moved)
+            self._most_moved = moved
 
     def redact(self, text: str) -> str:
         """Return a text of the server without the secrets of the request."""
@@ -225,7 +232,7 @@ def _send(
         size, pieces = request.body.open()
         headers["Content-Length"] = str(size)
         headers["Content-Type"] = request.body.kind
-        pieces = _paced(pieces, deadline, request.seconds is None)
+        pieces = _paced(pieces, deadline, request)
     elif request.method == "POST":
         headers["Content-Length"] = "0"
     remaining = deadline.remaining()
@@ -247,9 +254,11 @@ def _send(
     return response
 
 
-def _paced(pieces: Iterator[Any], deadline: Deadline, extends: bool) -> Iterator[Any]:
+def _paced(
+    pieces: Iterator[Any], deadline: Deadline, request: ServiceRequest
+) -> Iterator[Any]:
     """Yield pieces of a body until its deadline, or until the server answers."""
-    first = True
+    first, sent = True, 0
     for piece in pieces:
         sock = current_read.connection.sock
         # A TLS socket may be readable without an answer, for a session's tickets.
@@ -259,8 +268,8 @@ def _paced(pieces: Iterator[Any], deadline: Deadline, extends: bool) -> Iterator
         sock.settimeout(deadline.remaining())
         yield piece
         first = False
-        if extends:
-            deadline.extend(len(piece))
+        sent += len(piece)
+        request.extend(deadline, sent)
 
 
 def _receive(
@@ -290,8 +299,7 @@ def _receive(
         if total > most:
             return _too_large(most, url, status)
         sink(piece)
-        if request.seconds is None:
-            deadline.extend(len(piece))
+        request.extend(deadline, total)
     answer = Answer(status, headers, b"".join(pieces), url)
     if current_read.cut:
         current_read.cut = False

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, cast
 
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.errors import (
+    BlobNotFoundError,
+    FastshardError,
+    RemoteError,
+    RemoteNotFoundError,
+)
 from fastshard.remote.cache.disk import open_regular, read_at
 from fastshard.remote.cache.hashed import (
     HashedObject,
@@ -24,25 +28,21 @@ from fastshard.remote.cache.hashed import (
 )
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.file import default_cache_dir
-from fastshard.remote.http import client_for
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url
 from fastshard.typed.atmosphere.at_uri import is_did
+from fastshard.typed.atmosphere.client import Atmosphere
 from fastshard.typed.cid import RAW, parse_cid
-
-if TYPE_CHECKING:
-    from fastshard.remote.http_response import RangeResponse
 
 __all__ = ["BlobClient", "BlobName", "BlobSettings", "fetch_blob", "parse_blob_url"]
 
 METHOD = "com.atproto.sync.getBlob"
 MIDDLE = "/blob/"  # of a blob's URL, between DID and CID
-CHUNK = 1 << 20  # bytes of a download that are hashed and written at a time
 MAX_BLOB = 1 << 30  # bytes of a blob
-PLC_URL = "https://plc.directory"
-NOT_FOUND = (400, 404, 410)  # a PDS answers 400 for a blob that it has not
+
+Sink = Callable[[bytes], object]
 
 
 class BlobName(NamedTuple):
@@ -93,8 +93,10 @@ class BlobSettings(Settings):
     pds_endpoint : str, optional
         URL of the server that has all of the blobs; by default it is looked up in the
         document of each DID.
-    plc_url : str
+    plc_url : str, optional
         The directory of DIDs.
+    client : Atmosphere, optional
+        Finds the servers, in place of one of `plc_url`.
 
     Raises
     ------
@@ -107,7 +109,8 @@ class BlobSettings(Settings):
         options: RemoteOptions,
         sizes: Mapping[str, int],
         pds_endpoint: str | None = None,
-        plc_url: str = PLC_URL,
+        plc_url: str | None = None,
+        client: Atmosphere | None = None,
     ) -> None:
         folder = os.fspath(options.get("cache_dir") or "") or default_cache_dir()
         if folder is None:
@@ -117,22 +120,46 @@ class BlobSettings(Settings):
         self.sizes = sizes
         self.pds_endpoint = pds_endpoint
         self.plc_url = plc_url
+        self.atmosphere = client
         self.client = BlobClient
         self.blob_dir = folder
         self.cache_dir = None  # `BlobClient` reads whole blobs, not ranges of them
 
-    def endpoint_of(self, did: str) -> str:
-        """Return the URL of the server that has the blobs of a DID."""
-        if self.pds_endpoint is None:
-            raise FastshardError(
-                f"the server of {did} is not known: give pds_endpoint="
-            )
-        return self.pds_endpoint.rstrip("/")
-
     def __reduce__(self) -> tuple[Any, ...]:
         super().__reduce__()  # refuses secrets
         given = self.options, dict(self.sizes), self.pds_endpoint, self.plc_url
-        return BlobSettings, given
+        return BlobSettings, (*given, self.atmosphere)
+
+
+class _BlobServer:
+    """Where the blobs of `BlobSettings` are downloaded; one per process and settings.
+
+    It has no session: blobs are public.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        assert isinstance(settings, BlobSettings)
+        self._is_named = settings.pds_endpoint is not None
+        self._client = settings.atmosphere or Atmosphere(
+            settings.pds_endpoint,
+            plc_url=settings.plc_url,
+            private_hosts=settings.options.get("private_hosts"),
+            timeout=settings.timeout,
+        )
+
+    def download(self, blob: BlobName, open_sink: Callable[[], Sink]) -> None:
+        """Download a blob; see `Atmosphere.download_blob`."""
+        most = MAX_BLOB if blob.nbytes is None else blob.nbytes
+        if not self._is_named:
+            self._client.download_blob(blob.did, blob.cid, open_sink, most=most)
+            return
+        self._client._xrpc.download(
+            self._client._service,
+            METHOD,
+            {"did": blob.did, "cid": blob.cid},
+            open_sink,
+            most=most,
+        )
 
 
 class _BlobCache:
@@ -222,11 +249,14 @@ def _check(blob: BlobName) -> HashedObject:
 def _find(cache: RangeCache, wanted: HashedObject, blob: BlobName) -> str | None:
     """Return the path of a blob in the cache, if it is there and right."""
     path = find_hashed(cache, wanted, blob.nbytes)
-    if path is not None and blob.nbytes is not None:
-        with suppress(OSError):  # removed meanwhile
-            size = os.stat(path).st_size
-            if size != blob.nbytes:
-                raise _wrong_size(size, blob)
+    if path is None or blob.nbytes is None:
+        return path
+    try:
+        size = os.stat(path).st_size
+    except OSError:  # removed meanwhile
+        return None
+    if size != blob.nbytes:
+        raise _wrong_size(size, blob)
     return path
 
 
@@ -241,50 +271,34 @@ def _download(
     cache: RangeCache, wanted: HashedObject, blob: BlobName, settings: BlobSettings
 ) -> str:
     """Download a blob into the cache; return the path of its file."""
-    endpoint = settings.endpoint_of(blob.did)
-    did, cid = quote(blob.did, safe=":"), quote(blob.cid)
-    url = Url(f"{endpoint}/xrpc/{METHOD}?did={did}&cid={cid}")
+    with ExitStack() as stack:
+        writers: list[ObjectWriter] = []
 
-    def receive(response: RangeResponse) -> str:
-        nbytes = response.info.nbytes
-        if nbytes > MAX_BLOB:
+        def open_sink() -> Sink:
+            stack.close()  # what an earlier attempt wrote
+            with _of_disk():
+                writers[:] = [stack.enter_context(ObjectWriter(cache, wanted))]
+            return write
+
+        def write(data: bytes) -> None:
+            with _of_disk():
+                writers[0].write(data)
+
+        try:
+            settings.shared(_BlobServer).download(blob, open_sink)
+        except _DiskError as error:
+            raise error.reason from None
+        except BlobNotFoundError as error:
+            raise RemoteNotFoundError(error.reason, blob.url, error.status) from None
+        (writer,) = writers
+        if blob.nbytes not in (None, writer.nbytes):
+            raise _wrong_size(writer.nbytes, blob)
+        try:
+            return writer.commit()
+        except WrongHashError:
             raise RemoteError(
-                f"a blob of {nbytes:,} bytes is refused: at most {MAX_BLOB:,}", blob.url
-            )
-        if blob.nbytes not in (None, nbytes):
-            raise _wrong_size(nbytes, blob)
-        chunk = memoryview(bytearray(min(CHUNK, nbytes)))
-        with _of_disk():
-            writer = ObjectWriter(cache, wanted, nbytes)
-        with writer:
-            for at in range(0, nbytes, CHUNK):
-                part = chunk[: min(CHUNK, nbytes - at)]
-                response.read_into(part)
-                with _of_disk():
-                    writer.write(part)
-            response.finish()
-            try:
-                with _of_disk():
-                    return writer.commit()
-            except WrongHashError:
-                raise RemoteError(
-                    f"{url.redacted} sent other bytes than those of the CID", blob.url
-                ) from None
-
-    try:
-        return client_for(settings).download(url, receive, blob.nbytes)
-    except _DiskError as error:
-        raise error.reason from None
-    except RemoteNotFoundError:
-        raise
-    except RemoteError as error:
-        if error.status in NOT_FOUND:
-            raise RemoteNotFoundError(
-                f"{url.redacted} has no such blob, or no record that refers to it",
-                blob.url,
-                error.status,
+                "the server sent other bytes than those of the CID", blob.url
             ) from None
-        raise
 
 
 class _DiskError(Exception):

@@ -10,12 +10,12 @@ from fastshard.errors import ShardNotFoundError
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import Url
 from fastshard.typed.atmosphere.blobs import (
-    PLC_URL,
     BlobName,
     BlobSettings,
     fetch_url,
     parse_blob_url,
 )
+from fastshard.typed.atmosphere.client import Atmosphere
 from fastshard.typed.sources.listed import ListedSource
 
 __all__ = ["BlobSource"]
@@ -35,7 +35,10 @@ class BlobSource(ListedSource):
     pds_endpoint : str, optional
         URL of the server that has all of them. By default that of each DID's document.
     plc_url : str, optional
-        URL of the directory of DIDs.
+        URL of the directory of DIDs; by default that of ``ATDATA_PLC_URL``, or
+        https://plc.directory.
+    client : Atmosphere, optional
+        Finds the servers of DIDs; its session is not used.
     **options
         Options of `fastshard.RemoteOptions`: ``cache_dir``, by default that of
         ``FASTSHARD_CACHE`` or ``~/.cache/fastshard``, ``cache_limit``, ``offline``,
@@ -45,7 +48,7 @@ class BlobSource(ListedSource):
     ----------
     blob_refs : list of dict
     pds_endpoint : str or None
-    plc_url : str
+    plc_url : str or None
 
     Raises
     ------
@@ -65,12 +68,15 @@ class BlobSource(ListedSource):
         self,
         blob_refs: Sequence[Mapping[str, Any]],
         pds_endpoint: str | None = None,
-        plc_url: str = PLC_URL,
+        plc_url: str | None = None,
+        *,
+        client: Atmosphere | None = None,
         **options: Unpack[RemoteOptions],
     ) -> None:
         self.blob_refs = [_check_ref(ref) for ref in blob_refs]
         self.pds_endpoint = pds_endpoint
         self.plc_url = plc_url
+        self._client = client
         self._options = options
 
     @classmethod
@@ -79,7 +85,8 @@ class BlobSource(ListedSource):
         refs: Sequence[str | Mapping[str, Any]],
         *,
         pds_endpoint: str | None = None,
-        plc_url: str = PLC_URL,
+        plc_url: str | None = None,
+        client: Atmosphere | None = None,
         **options: Unpack[RemoteOptions],
     ) -> BlobSource:
         """Return the source of blobs that are named by URLs or by references.
@@ -90,7 +97,7 @@ class BlobSource(ListedSource):
             ``at://did/blob/cid``; ``{"did": ..., "cid": ...}``; or the blob of a
             record, ``{"$type": "blob", "ref": {"$link": cid}, "size": ...}``, with
             ``"did"`` beside it.
-        pds_endpoint, plc_url, **options
+        pds_endpoint, plc_url, client, **options
             As for the class.
 
         Returns
@@ -112,7 +119,7 @@ class BlobSource(ListedSource):
         if not refs:
             raise ValueError("refs cannot be empty")
         found = [_parse_ref(ref) for ref in refs]
-        return cls(found, pds_endpoint, plc_url, **options)
+        return cls(found, pds_endpoint, plc_url, client=client, **options)
 
     def list_shards(self) -> list[str]:
         """Return the URLs of the blobs, ``at://did/blob/cid``; no server is asked.
@@ -188,7 +195,9 @@ class BlobSource(ListedSource):
             for ref in self.blob_refs
             if "size" in ref
         }
-        return BlobSettings(options, sizes, self.pds_endpoint, self.plc_url)
+        return BlobSettings(
+            options, sizes, self.pds_endpoint, self.plc_url, self._client
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BlobSource):
@@ -211,8 +220,8 @@ class BlobSource(ListedSource):
             The token or a header is, or may be, a secret.
         """
         Settings(self._options).__reduce__()
-        args = self.blob_refs, self.pds_endpoint, self.plc_url, self._options
-        return _make_again, args
+        args = self.blob_refs, self.pds_endpoint, self.plc_url, self._client
+        return _make_again, (*args, self._options)
 
 
 class BlobLocation(Location):
@@ -236,11 +245,12 @@ class BlobLocation(Location):
 def _make_again(
     refs: list[dict[str, Any]],
     pds_endpoint: str | None,
-    plc_url: str,
+    plc_url: str | None,
+    client: Atmosphere | None,
     options: RemoteOptions,
 ) -> BlobSource:
     """Return a source that was pickled."""
-    return BlobSource(refs, pds_endpoint, plc_url, **options)
+    return BlobSource(refs, pds_endpoint, plc_url, client=client, **options)
 
 
 def _check_ref(ref: object) -> dict[str, Any]:

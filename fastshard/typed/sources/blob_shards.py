@@ -9,19 +9,62 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import ClosedError, FormatError, ShardNotFoundError
-from fastshard.formats.tar import TarOptions, TarShard, open_local_tar
+from fastshard.formats.tar import Progress, TarOptions, TarShard, open_local_tar
 from fastshard.index.sidecar import sidecar_path
 from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
+    from fastshard._core.io.page_ring import PageRing
     from fastshard.dataset.verify import Fault
 
-__all__ = ["BlobSet"]
+__all__ = ["BlobSet", "open_blob"]
 
 AHEAD = 2  # shards that are downloaded while an earlier one is read
 ATTEMPTS = 3  # to open a file that another process may evict
 MAX_BLOB = 52_428_800  # bytes of a blob on most servers
+
+
+def open_blob(
+    url: str,
+    path: str,
+    options: TarOptions,
+    progress: Progress | None = None,
+    ring: PageRing | None = None,
+) -> TarShard:
+    """Open a blob's file as a shard that is named by its URL; index it, once.
+
+    Raises
+    ------
+    ShardNotFoundError
+        The file was evicted.
+    FormatError
+        It is no tar.
+    OSError
+        It cannot be read or mapped.
+    """
+    is_indexed = os.path.exists(sidecar_path(path, "fsi"))
+    options = options._replace(index_source="auto" if is_indexed else "rebuild")
+    try:
+        found = open_local_tar(path, options, progress=progress, ring=ring)
+    except ShardNotFoundError:
+        raise
+    except OSError:  # the index cannot be written
+        options = options._replace(index_source="none")
+        found = open_local_tar(path, options, progress=progress, ring=ring)
+    source, table = found.parts()
+    return TarShard(
+        source,
+        table,
+        url,
+        options.mode,
+        location=path,
+        index="auto",
+        contents=found._contents,
+        grouping=found._grouping,
+        identity=found._identity,
+        options=options._replace(index_source="auto"),
+    )
 
 
 class BlobSet(PackedSet):
@@ -69,10 +112,11 @@ class BlobSet(PackedSet):
             raise ClosedError("the dataset is closed")
         self._download_ahead(k)
         url = self.paths[k]
+        options = TarOptions("auto", **(self.options | {"remote": None}))
         for attempt in range(ATTEMPTS):
             path = fetch_url(url, self._settings)
             try:
-                shard = self._open(url, path)
+                shard = open_blob(url, path, options, self._check_cancelled, self.ring)
             except ShardNotFoundError:  # evicted meanwhile
                 if attempt + 1 == ATTEMPTS:
                     raise
@@ -83,33 +127,6 @@ class BlobSet(PackedSet):
                 ) from None
             break
         return self.keep(k, self.wrap_samples(shard.samples))
-
-    def _open(self, url: str, path: str) -> TarShard:
-        """Open a blob's file as a shard that is named by its URL."""
-        is_indexed = os.path.exists(sidecar_path(path, "fsi"))
-        index = "auto" if is_indexed else "rebuild"
-        options = TarOptions(**(self.options | {"index_source": index, "remote": None}))
-        opening: dict[str, Any] = {"progress": self._check_cancelled, "ring": self.ring}
-        try:
-            found = open_local_tar(path, options, **opening)
-        except ShardNotFoundError:
-            raise
-        except OSError:  # the index cannot be written
-            options = options._replace(index_source="none")
-            found = open_local_tar(path, options, **opening)
-        source, table = found.parts()
-        return TarShard(
-            source,
-            table,
-            url,
-            self.mode,
-            location=path,
-            index="auto",
-            contents=found._contents,
-            grouping=found._grouping,
-            identity=found._identity,
-            options=options._replace(index_source="auto"),
-        )
 
     def _download_ahead(self, k: int) -> None:
         """Start to download the shards behind shard `k`, in threads."""

@@ -152,9 +152,15 @@ class FolderTarget:
     path : str
     """
 
+    max_bytes: int | None = None
+
     def __init__(self, path: str) -> None:
         self.path = path
 
     def publish(self, path: str, digest: str) -> str:
         """Return the path."""
         return path
+
+    def result(self) -> ShardWriteResult | None:
+        """Return None."""
+        return None

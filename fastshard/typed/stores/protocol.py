@@ -67,9 +67,12 @@ class ShardTarget(Protocol):
     ----------
     path : str
         Of the files, with a slot for their number, ``%06d``.
+    max_bytes : int or None
+        Maximum size of a file, unless the user gives another.
     """
 
     path: str
+    max_bytes: int | None
 
     def publish(self, path: str, digest: str) -> str:
         """Take a finished file with its index and manifest; return its URL.
@@ -80,6 +83,9 @@ class ShardTarget(Protocol):
         digest : str
             SHA-256 of the file, in hexadecimal.
         """
+
+    def result(self) -> ShardWriteResult | None:
+        """Return the result of all shards, or None for their URLs and checksums."""
 
 
 class TargetStore(Protocol):

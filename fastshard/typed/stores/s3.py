@@ -248,6 +248,8 @@ class BucketTarget:
     thread : ThreadPoolExecutor
     """
 
+    max_bytes: int | None = None
+
     def __init__(
         self, client: StoreClient, folder: str, path: str, thread: ThreadPoolExecutor
     ) -> None:
@@ -266,6 +268,10 @@ class BucketTarget:
         url = f"{self._folder}/{os.path.basename(path)}"
         self._upload = self._thread.submit(self._store, path, url)
         return url
+
+    def result(self) -> ShardWriteResult | None:
+        """Return None."""
+        return None
 
     def wait(self) -> None:
         """Wait for the last upload.

@@ -105,7 +105,12 @@ class Publishing:
         self.checksums[url] = digest
 
     def result(self) -> ShardWriteResult:
-        return ShardWriteResult(self.urls, self.checksums)
+        found = self.target.result()
+        return ShardWriteResult(self.urls, self.checksums) if found is None else found
+
+    def limit(self, maxsize: float | str | None) -> float | str | None:
+        """Return the size of a shard, at most."""
+        return self.target.max_bytes if maxsize is None else maxsize
 
 
 def write_to_store(
@@ -160,9 +165,8 @@ def write_to_store(
     packing = Packing.of(samples, manifest=manifest, array_format=array_format)
     with cast(TargetStore, store)._shard_target(prefix) as target:
         publish = Publishing(target)
-        with PackedWriter(
-            target.path, maxcount, maxsize, packing.make, publish
-        ) as writer:
+        most = publish.limit(maxsize)
+        with PackedWriter(target.path, maxcount, most, packing.make, publish) as writer:
             packing.write(writer, key)
     return publish.result()
 
@@ -266,6 +270,8 @@ def write_dataset(
     with store._shard_target(prefix) as target:
         publish = Publishing(target)
         limits = chosen.limits
+        if chosen.maxsize is None:
+            limits = limits[0], target.max_bytes or limits[1]
         with PackedWriter(target.path, *limits, make, publish) as writer:
             for key, payload, sample in chain([first], samples):
                 if writer.has(key):

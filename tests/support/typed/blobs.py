@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from fastshard import typed
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.pds import Account, FakePds
 
-__all__ = ["SAMPLES", "Caption", "Stored", "store_blob"]
+__all__ = ["SAMPLES", "Caption", "Stored", "store_blob", "wait_for"]
 
 SAMPLES = 12  # of the dataset, in shards of 4
 
@@ -53,7 +55,19 @@ class Stored:
 
     def files(self) -> list[Path]:
         """Return the blobs' files in the cache."""
-        return sorted(self.cache_dir.glob("??/*/data"))
+        return sorted(self.cache_dir.glob("??/[0-9a-f]*/data"))
+
+    def unfinished(self) -> list[Path]:
+        """Return the folders of downloads that go on, or were not cleaned up."""
+        return list(self.cache_dir.glob("??/.*.new"))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until a condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def store_blob(account: Account, data: bytes) -> dict[str, Any]:

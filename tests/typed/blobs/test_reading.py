@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastshard import typed
 from fastshard.errors import RemoteNotFoundError
 from support.servers.atproto.dag import blob_cid
-from support.typed.blobs import Caption, store_blob
+from support.typed.blobs import Caption, store_blob, wait_for
 
 
 def test_samples_are_those_of_the_files(stored, captions):
@@ -81,15 +81,6 @@ def test_shards_behind_the_first_are_downloaded_ahead(stored):
     next(iter(stored.dataset().ordered()))
 
     wait_for(lambda: stored.downloads == 3)
-
-
-def wait_for(condition, seconds=5.0):
-    import time
-
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_arrays_are_views_of_the_mapped_file(fake_pds, tmp_path):
