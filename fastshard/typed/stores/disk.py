@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from os.path import join
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -102,9 +104,11 @@ class LocalDiskStore:
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[FolderTarget]:
         """Return where new shards go."""
-        folder = os.path.join(self.root, safe_prefix(prefix))
+        folder = join(self.root, safe_prefix(prefix))
         make_directory(folder)
-        yield FolderTarget(os.path.join(folder, shard_name(uuid4().hex[:8])))
+        names = (shard_name(uuid4().hex[:8]) for _ in count())
+        name = next(x for x in names if not os.path.lexists(join(folder, x % 0)))
+        yield FolderTarget(join(folder, name))
 
     def read_url(self, url: str) -> str:
         """Return the path of a shard: the same.

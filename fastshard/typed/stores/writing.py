@@ -364,8 +364,9 @@ def copy_shards(
     known = checksums or {}
     with store._shard_target(prefix) as target:
         publish = Publishing(target)
+        folder, pattern = os.path.split(target.path)
         for number, name in enumerate(names):
-            path = target.path % number
+            path = os.path.join(folder, pattern % number)
             digest = copy_file(source, name, path, known.get(name))
             publish(path, digest)
     return publish.result()

@@ -6,7 +6,9 @@ import pickle
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -252,6 +254,36 @@ def test_prefixes_that_lead_outside(prefix, store, numbers):
 def test_names_with_letters_of_patterns_can_be_read(store, numbers):
     result = store.write_shards(numbers, prefix="a{1,2}*[b]")
     assert len(check(result)) == 10
+
+
+def test_letters_of_patterns_in_the_root_are_letters(tmp_path, numbers):
+    store = typed.LocalDiskStore(tmp_path / "100%d {1,2} [x]*?")
+    for options in ({}, {"maxcount": 20}):
+        urls = store.write_shards(numbers, prefix="p", **options)
+        assert all(Path(url).parent == store.root / "p" for url in urls)
+        shards = [fastshard.open_shard(Path(url)) for url in urls]
+        assert sum(map(len, shards)) == 10
+
+
+def test_a_write_replaces_no_other(store, monkeypatch):
+    digits = iter(["1" * 32, "1" * 32, "2" * 32])
+    uuid4 = lambda: SimpleNamespace(hex=next(digits))  # noqa: E731
+    monkeypatch.setattr("fastshard.typed.stores.disk.uuid4", uuid4)
+    one, two = (write_to_store(store, [Number(i)], prefix="p") for i in range(2))
+    assert Path(one[0]).name == "data--11111111--000000.tar"
+    assert Path(two[0]).name == "data--22222222--000000.tar"
+
+
+def test_eight_threads_write_to_one_store(store):
+    def write(k):
+        samples = [Number(4 * k + i) for i in range(4)]
+        return write_to_store(store, samples, prefix="p", maxcount=2)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(write, range(8)))
+    urls = [url for result in results for url in result]
+    assert len(set(urls)) == 16
+    assert sorted(sample.x for sample in typed.Dataset[Number](urls)) == list(range(32))
 
 
 def test_copies_are_compared_with_known_checksums(store, numbers):

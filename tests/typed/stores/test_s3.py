@@ -6,7 +6,9 @@ import os
 import pickle
 import tarfile
 import tempfile
+import threading
 import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -155,6 +157,51 @@ def test_a_failed_write_leaves_whole_objects_and_no_files(
         "-000001.tar",
     ]
     assert not os.listdir(tmp_path)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A server of S3 that refuses the second part of an upload."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, status=200, body=b"", **headers):
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.calls.append(f"{self.command} {self.path.partition('?')[2]}")
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        upload = "<InitiateMultipartUploadResult><UploadId>u</UploadId>"
+        self.answer(body=f"{upload}</InitiateMultipartUploadResult>".encode())
+
+    def do_PUT(self):
+        refused = "partNumber=2" in self.path
+        self.answer(403 if refused else 200, ETag='"tag"')
+
+    def do_DELETE(self):
+        self.answer(204)
+
+    def log_message(self, *args):
+        """Print nothing."""
+
+
+def test_an_upload_that_is_refused_midway_is_withdrawn(credentials):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        server.calls = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        credentials["AWS_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
+        store = typed.S3DataStore(credentials, bucket="bucket")
+        with pytest.raises(OSError, match="403") as caught:
+            write_to_store(store, vectors(3, 7 << 20), prefix="p")
+        server.shutdown()
+    assert caught.value.status == 403
+    assert SECRET not in str(caught.value)
+    assert sum(call.startswith("POST") for call in server.calls) == 1  # none completes
+    assert "DELETE uploadId=u" in server.calls
 
 
 def test_a_bucket_that_is_not_there(credentials, tmp_path, monkeypatch):
