@@ -15,6 +15,8 @@ from fastshard.cli.entry import main
 from fastshard.typed.commands.index_options import has_password, with_password
 from support.marks import not_sanitized
 from support.processes import environment
+from support.servers.databases.postgres import serve_postgres
+from support.servers.databases.redis import serve_redis
 
 pytestmark = not_sanitized  # tests no C code
 
@@ -274,6 +276,52 @@ def test_other_targets(call):
     status, _, err = call("datasets", "ls", "--index", "mysql://h/db")
     assert status == 2
     assert "expected a path, postgresql:// or redis://" in err
+
+
+# Servers.
+
+
+def fill(index):
+    """Write a dataset; return the line of `ls`."""
+    index.write_samples([Picture("p", 1)], name="served")
+    return "served\tPicture@1.0.0\t1 URL\n"
+
+
+def test_an_index_on_redis_with_a_password(tmp_path, call, monkeypatch):
+    store = typed.LocalDiskStore(tmp_path / "store")
+    with serve_redis(str(tmp_path), SECRET) as server:
+        url = f"redis://127.0.0.1:{server.port}/0"
+        line = fill(typed.Index(redis=with_password(url, SECRET), data_store=store))
+        path = tmp_path / "password"
+        path.write_text(f"{SECRET}\n")
+        args = ("datasets", "--index", url, "ls")
+        assert call(*args, "--index-password-file", str(path)) == (0, line, "")
+        status, _, err = call(*args)
+        assert (status, f"127.0.0.1:{server.port}" in err) == (1, True)
+        path.write_text("another-password\n")
+        status, _, err = call(*args, "--index-password-file", str(path))
+        assert status == 1
+        assert "another-password" not in err
+        monkeypatch.setenv("REDISCLI_AUTH", SECRET)
+        assert call(*args) == (0, line, "")
+        monkeypatch.delenv("REDISCLI_AUTH")
+        monkeypatch.setenv("FASTSHARD_INDEX", with_password(url, SECRET))
+        assert call("datasets", "ls") == (0, line, "")
+        assert call("schemas", "ls")[1] == "Picture@1.0.0\tname, label\n"
+
+
+def test_an_index_on_postgres(tmp_path, call):
+    store = typed.LocalDiskStore(tmp_path / "store")
+    with serve_postgres() as server:
+        dsn = server.new()["dsn"]
+        line = fill(typed.Index("postgres", dsn=dsn, data_store=store))
+        assert call("datasets", "--index", dsn, "ls") == (0, line, "")
+        assert call("datasets", "rm", "served", "--index", dsn)[0] == 0
+        assert call("datasets", "ls", "--index", dsn) == (0, "", "")
+    status, out, err = call("datasets", "ls", "--index", dsn)
+    assert (status, out) == (1, "")
+    assert "127.0.0.1" in err
+    assert err.count("\n") == 1
 
 
 # Schemas.
