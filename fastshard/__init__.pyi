@@ -48,6 +48,7 @@ from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import MemberNotFoundError as MemberNotFoundError
 from fastshard.errors import MissingLibraryError as MissingLibraryError
 from fastshard.errors import PartialFailureError as PartialFailureError
+from fastshard.errors import PublishError as PublishError
 from fastshard.errors import QueryError as QueryError
 from fastshard.errors import QueryTimeoutError as QueryTimeoutError
 from fastshard.errors import RaggedError as RaggedError
@@ -103,6 +104,7 @@ __all__ = [
     "MissingLibraryError",
     "Mix",
     "PartialFailureError",
+    "PublishError",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",

@@ -47,6 +47,7 @@ __all__ = [
     "MemberNotFoundError",
     "MissingLibraryError",
     "PartialFailureError",
+    "PublishError",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
@@ -672,6 +673,32 @@ class IdentityError(FastshardError, ValueError):
 
 class HandleNotFoundError(IdentityError, KeyError):
     """No account has the handle."""
+
+
+class PublishError(FastshardError, OSError):
+    """Publishing a dataset stopped after a part of it was made; it has no label.
+
+    Its ``__cause__`` is the error that stopped it. A later call makes what is missing.
+
+    Attributes
+    ----------
+    reason : str
+    made : tuple of str
+        Shards that were stored, and records that were created, in order.
+    """
+
+    def __init__(self, reason: str, made: tuple[str, ...] = ()) -> None:
+        OSError.__init__(self, errno.EIO, reason)
+        self.reason = reason
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.made)
+
+    def __str__(self) -> str:
+        shown = [*self.made[:3], "...", *self.made[-3:]]
+        made = ", ".join(self.made if len(self.made) <= 6 else shown)
+        return escape_line(f"{self.reason} - after {made} were made")
 
 
 class SessionError(FastshardError, ValueError):

@@ -21,9 +21,9 @@ HOMES = {
         "BlobNotFoundError CacheWarning ClosedError ConversionError DescriptionError "
         "FastshardError FieldNotFoundError FormatError HandleNotFoundError "
         "IdentityError IndexRowError InfoNotFoundError LensNotFoundError "
-        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
-        "QueryTimeoutError RaggedError RecordError RecordNotFoundError RemoteError "
-        "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
+        "MemberNotFoundError MissingLibraryError PartialFailureError PublishError "
+        "QueryError QueryTimeoutError RaggedError RecordError RecordNotFoundError "
+        "RemoteError RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
         "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
         "StaleIndexError StaleIndexWarning StateError WriterLockedError XrpcError"
     ),

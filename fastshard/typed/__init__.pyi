@@ -8,6 +8,7 @@ from fastshard.errors import HandleNotFoundError as HandleNotFoundError
 from fastshard.errors import IdentityError as IdentityError
 from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import PartialFailureError as PartialFailureError
+from fastshard.errors import PublishError as PublishError
 from fastshard.errors import RecordError as RecordError
 from fastshard.errors import RecordNotFoundError as RecordNotFoundError
 from fastshard.errors import SampleKeyError as SampleKeyError
@@ -18,6 +19,10 @@ from fastshard.typed import atmosphere as atmosphere
 from fastshard.typed import testing as testing
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.typed.atmosphere.index import AtmosphereIndex as AtmosphereIndex
+from fastshard.typed.atmosphere.index import (
+    AtmosphereIndexEntry as AtmosphereIndexEntry,
+)
 from fastshard.typed.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
 from fastshard.typed.atmosphere.loading.label import LabelLoader as LabelLoader
 from fastshard.typed.atmosphere.loading.lens import LensLoader as LensLoader
@@ -25,6 +30,9 @@ from fastshard.typed.atmosphere.loading.lens import (
     VerificationLoader as VerificationLoader,
 )
 from fastshard.typed.atmosphere.loading.schema import SchemaLoader as SchemaLoader
+from fastshard.typed.atmosphere.promotion import (
+    promote_to_atmosphere as promote_to_atmosphere,
+)
 from fastshard.typed.atmosphere.publishing.dataset import (
     DatasetPublisher as DatasetPublisher,
 )
@@ -96,6 +104,8 @@ __all__ = [
     "AtUri",
     "AtdataError",
     "Atmosphere",
+    "AtmosphereIndex",
+    "AtmosphereIndexEntry",
     "BlobNotFoundError",
     "DataSource",
     "Dataset",
@@ -126,6 +136,7 @@ __all__ = [
     "Packable",
     "PackableSample",
     "PartialFailureError",
+    "PublishError",
     "QueryExecutor",
     "RecordError",
     "RecordNotFoundError",
@@ -159,6 +170,7 @@ __all__ = [
     "load_dataset",
     "log_operation",
     "packable",
+    "promote_to_atmosphere",
     "query_fields",
     "schema_of",
     "set_default_index",

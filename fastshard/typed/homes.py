@@ -5,14 +5,16 @@ __all__ = ["HOMES"]
 HOMES = {
     "errors": "AppViewError AppViewRequiredError AppViewUnavailableError "
     "BlobNotFoundError HandleNotFoundError IdentityError LensNotFoundError "
-    "PartialFailureError RecordError RecordNotFoundError SampleKeyError "
+    "PartialFailureError PublishError RecordError RecordNotFoundError SampleKeyError "
     "SchemaError SessionError XrpcError",
     "atmosphere.at_uri": "AtUri",
     "atmosphere.client": "Atmosphere",
+    "atmosphere.index": "AtmosphereIndex AtmosphereIndexEntry",
     "atmosphere.loading.dataset": "DatasetLoader",
     "atmosphere.loading.label": "LabelLoader",
     "atmosphere.loading.lens": "LensLoader VerificationLoader",
     "atmosphere.loading.schema": "SchemaLoader",
+    "atmosphere.promotion": "promote_to_atmosphere",
     "atmosphere.publishing.dataset": "DatasetPublisher",
     "atmosphere.publishing.label": "LabelPublisher",
     "atmosphere.publishing.lens": "LensPublisher VerificationPublisher",

@@ -7,11 +7,13 @@ from typing import Any
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
     "at_uri": "AtUri",
     "client": "Atmosphere",
+    "index": "AtmosphereIndex AtmosphereIndexEntry",
     "lexicon": "NAMESPACE",
     "loading.dataset": "DatasetLoader",
     "loading.label": "LabelLoader",
     "loading.lens": "LensLoader VerificationLoader",
     "loading.schema": "SchemaLoader",
+    "promotion": "promote_to_atmosphere",
     "publishing.dataset": "DatasetPublisher",
     "publishing.label": "LabelPublisher",
     "publishing.lens": "LensPublisher VerificationPublisher",

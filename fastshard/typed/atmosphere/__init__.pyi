@@ -1,5 +1,9 @@
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.typed.atmosphere.index import AtmosphereIndex as AtmosphereIndex
+from fastshard.typed.atmosphere.index import (
+    AtmosphereIndexEntry as AtmosphereIndexEntry,
+)
 from fastshard.typed.atmosphere.lexicon import NAMESPACE as NAMESPACE
 from fastshard.typed.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
 from fastshard.typed.atmosphere.loading.label import LabelLoader as LabelLoader
@@ -8,6 +12,9 @@ from fastshard.typed.atmosphere.loading.lens import (
     VerificationLoader as VerificationLoader,
 )
 from fastshard.typed.atmosphere.loading.schema import SchemaLoader as SchemaLoader
+from fastshard.typed.atmosphere.promotion import (
+    promote_to_atmosphere as promote_to_atmosphere,
+)
 from fastshard.typed.atmosphere.publishing.dataset import (
     DatasetPublisher as DatasetPublisher,
 )
@@ -66,6 +73,8 @@ __all__ = [
     "NAMESPACE",
     "AtUri",
     "Atmosphere",
+    "AtmosphereIndex",
+    "AtmosphereIndexEntry",
     "BlobEntry",
     "BlobRef",
     "CodeHash",
@@ -105,5 +114,6 @@ __all__ = [
     "UnknownMember",
     "VerificationLoader",
     "VerificationPublisher",
+    "promote_to_atmosphere",
     "storage_from_record",
 ]

@@ -147,7 +147,7 @@ def open_storage(
     source: ListedSource
     kind = storage_type(storage)
     if isinstance(storage, StorageBlobs):
-        source = _blob_source(client, storage, did, options)
+        source = _blob_source(client, storage, did)
     elif isinstance(storage, StorageS3) and (
         storage.endpoint is None or options.get("store")
     ):
@@ -158,16 +158,14 @@ def open_storage(
     return Dataset(source, sample_type, **options)
 
 
-def _blob_source(
-    client: Atmosphere, storage: StorageBlobs, did: str, options: dict[str, Any]
-) -> ListedSource:
+def _blob_source(client: Atmosphere, storage: StorageBlobs, did: str) -> ListedSource:
     from fastshard.typed.sources.blob import BlobSource
 
     refs = [
         {"did": did, "cid": each.blob.cid, "size": each.blob.size}
         for each in storage.blobs
     ]
-    return BlobSource(refs, pds_endpoint=client.resolve_pds(did))
+    return BlobSource(refs, client=client)
 
 
 def _s3_source(storage: StorageS3, uri: str) -> ListedSource:

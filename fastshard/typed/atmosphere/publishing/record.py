@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastshard.typed.atmosphere.at_uri import AtUri
+from fastshard.typed.atmosphere.loading.listing import forget_collection
 from fastshard.typed.atmosphere.records.checked import (
     AtRecord,
     RecordFields,
@@ -48,4 +49,7 @@ def publish_record(
         The server refuses the record.
     """
     value = check_record(record)
-    return client.create_record(record.TYPE, value, rkey=rkey, validate=False)
+    uri = client.create_record(record.TYPE, value, rkey=rkey, validate=False)
+    if rkey is not None:
+        forget_collection(client, record.TYPE)
+    return uri

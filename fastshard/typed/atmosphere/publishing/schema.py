@@ -150,14 +150,24 @@ class SchemaPublisher:
         >>> publisher.find_or_publish(Caption) == uri
         True
         """
+        return self._find_or_publish(sample_type, version, description)[0]
+
+    def _find_or_publish(
+        self,
+        sample_type: type | Structure,
+        version: str | None,
+        description: str | None,
+    ) -> tuple[AtUri, bool]:
+        """Return the address of a schema, and whether it was published now."""
         structure = _structure_of(sample_type)
         equal, taken = self._find(structure)
         known = latest_version(equal) if version is None else version
         if known in equal:
-            return AtUri.parse(equal[known])
+            return AtUri.parse(equal[known]), False
         if version is None or version in taken:
             version = next_patch(taken)
-        return self.publish(structure, version=version, description=description)
+        uri = self.publish(structure, version=version, description=description)
+        return uri, True
 
     def _find(self, structure: Structure) -> tuple[dict[str, str], set[str]]:
         """Return the addresses of equal schemas by version, and versions of the name.
