@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.lenses.lens import Lens
-    from fastshard.typed.sample_type import PackableSample
     from fastshard.typed.stores.protocol import AbstractDataStore
 
 __all__ = ["Index"]
@@ -886,7 +885,7 @@ class Index:
         """
         return record_of(self.get_schema(ref))
 
-    def get_schema_type(self, ref: str, register: bool = True) -> type[PackableSample]:
+    def get_schema_type(self, ref: str, register: bool = True) -> type[Any]:
         """Return the sample type of a schema, made of what is stored.
 
         Parameters
