@@ -213,3 +213,16 @@ assert_type(write_samples([one], "out.tar"), Dataset[ImageSample])
 made = write_samples([two], "out.tar", maxcount=10, manifest=True, array_format="npy")
 assert_type(made, Dataset[Captioned])
 decorator: Callable[[type[Plain]], type[Plain]] = packable
+
+# Stores.
+disk: typed.AbstractDataStore = typed.LocalDiskStore("store")
+keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+bucket = typed.S3DataStore(keys, bucket="b")
+s3_store: typed.AbstractDataStore = bucket
+stored = bucket.write_shards(made, prefix="p", maxcount=100)
+assert_type(stored, typed.ShardWriteResult)
+assert_type(stored.checksums, dict[str, str])
+assert_type(stored[0], str)
+read_again: DataSource = bucket.create_source(stored)
+assert_type(typed.generate_cid({"a": [1]}), str)
+assert_type(typed.verify_cid("bafy", {"a": [1]}), bool)
