@@ -182,13 +182,21 @@ class StructuralView:
         A dataclass; its fields without default are among those of the samples.
     names : tuple of str
         The fields to take over.
+    by_payload : bool
+        Encode samples and decode them as `kind`: of a type that was made of a schema,
+        which has a str where `kind` has an enumeration, a list for a tuple.
     """
 
-    def __init__(self, kind: type, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, kind: type, names: tuple[str, ...], by_payload: bool = False
+    ) -> None:
         self.kind = kind
         self.names = names
+        self.by_payload = by_payload
 
     def __call__(self, sample: Any) -> Any:
+        if getattr(self, "by_payload", False):  # old pickles have none
+            return self.kind.from_bytes(sample.packed)  # type: ignore[attr-defined]
         return self.kind(**{name: getattr(sample, name) for name in self.names})
 
     def describe(self) -> str:
@@ -197,6 +205,8 @@ class StructuralView:
 
     def is_part(self, source: Any) -> bool:
         """Return whether decoding stored samples of `source` gives the same objects."""
+        if is_made_of_schema(source):
+            return True
         if has_post_init(source):
             return False
         plans = {field.name: field for field in field_plans(source)}
@@ -225,4 +235,12 @@ class StructuralView:
             if field.name not in there and not has_default:
                 return None
         assert isinstance(view, type)
-        return cls(view, tuple(f.name for f in wanted if f.name in there))
+        by_payload = is_made_of_schema(source) and any(
+            field.decode is not None for field in field_plans(view)
+        )
+        return cls(view, tuple(f.name for f in wanted if f.name in there), by_payload)
+
+
+def is_made_of_schema(kind: Any) -> bool:
+    """Return whether a type has the fields of a schema, and nothing of its own."""
+    return "__schema_content__" in vars(kind)

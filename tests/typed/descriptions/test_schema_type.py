@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import enum
 import gc
 import inspect
 import pickle
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -295,6 +297,37 @@ def test_dataset_of_a_made_type(tmp_path):
     back = typed.Dataset(str(tmp_path / "a.tar"), Doc).as_type(made)
     assert type(back[1]) is made
     assert back[1].pages == 1
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Exact(typed.PackableSample):
+    color: Color
+    word: Literal["a", "b"]
+    pair: tuple[int, str]
+    several: tuple[int, ...] | None
+    counts: dict[str, int]
+    x: NDArray[np.float32]
+
+
+def exact(i):
+    x = np.full(3, i, "f4")
+    return Exact(Color.BLUE, "b", (i, "c"), (1, 2), {"a": i}, x)
+
+
+def test_a_made_type_becomes_the_declared_one(tmp_path):
+    typed.write_samples([exact(i) for i in range(4)], tmp_path / "a.tar")
+    made = make_type(describe(Exact), REF)
+    ds = typed.Dataset(str(tmp_path / "a.tar"), made)
+    assert (ds[1].color, ds[1].pair) == ("blue", [1, "c"])
+    for each in (ds, ds.filter(lambda s: True)):
+        found = [*each.as_type(Exact).ordered()]
+        assert len(found) == 4
+        assert all(same(found[i], exact(i)) for i in range(4))
+    assert same(pickle.loads(pickle.dumps(ds.filter(bool).as_type(Exact)))[2], exact(2))
 
 
 def record(properties=None, **changes):
