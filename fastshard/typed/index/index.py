@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy as copy_of
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fastshard.typed.atmosphere.at_uri import is_did, is_handle
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.descriptions.lens_json import from_lens_json
 from fastshard.typed.descriptions.stubs import StubFolder
@@ -24,6 +26,7 @@ from fastshard.typed.index.opening import EntryShards
 from fastshard.typed.index.providers.protocol import IndexProvider
 from fastshard.typed.index.references import (
     LOCAL,
+    RECORD,
     DatasetReference,
     parse_dataset_ref,
 )
@@ -39,14 +42,24 @@ from fastshard.typed.index.schema_calls import (
     type_of,
     without_none,
 )
-from fastshard.typed.index.search import Query, SearchResult, SearchResults, merge
+from fastshard.typed.index.search import (
+    ATMOSPHERE,
+    Query,
+    SearchResult,
+    SearchResults,
+    merge,
+)
 from fastshard.typed.index.writing import EntryDraft, insert_shards, write_shards
 
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
+    from fastshard.typed.atmosphere.index import AtmosphereIndexEntry
     from fastshard.typed.dataset import Dataset
+    from fastshard.typed.index.network import Network
     from fastshard.typed.lenses.lens import Lens
     from fastshard.typed.stores.protocol import AbstractDataStore
+
+    IndexEntry: TypeAlias = DatasetEntry | AtmosphereIndexEntry
 
 __all__ = ["Index"]
 
@@ -205,7 +218,7 @@ class Index:
         manifest: bool = False,
         data_store: AbstractDataStore | None = None,
         force: bool = False,
-    ) -> DatasetEntry:
+    ) -> IndexEntry:
         """Write samples to shards of a data store and add an entry for them.
 
         The schema is published if there is none like it. The entry is added last:
@@ -263,11 +276,29 @@ class Index:
         (3, ['ok', 'ok', 'ok'])
         """
         reference = self._parse(name)
-        repo = self._repo(reference, name)
+        version = _one_version(reference, version)
+        if reference.repo is None:
+            network = self._network()
+            return network.index.write_samples(
+                samples,
+                name=network.check_own(reference),
+                schema_ref=self._network_schema(network, schema_ref),
+                version=version,
+                description=description,
+                tags=tags,
+                license=license,
+                maxcount=maxcount,
+                maxsize=maxsize,
+                metadata=metadata,
+                manifest=manifest,
+                data_store=data_store,
+                force=force,
+            )
+        repo = self._repos[reference.repo]
         draft = EntryDraft(
             reference.name,
             schema_ref,
-            _one_version(reference, version),
+            version,
             description,
             _with(metadata, tags=tags, license=license),
         )
@@ -324,7 +355,7 @@ class Index:
         metadata: dict[str, Any] | None = None,
         prefix: str | None = None,
         **options: Any,
-    ) -> DatasetEntry:
+    ) -> IndexEntry:
         """Add an entry for the shards of a dataset.
 
         The shards stay where they are, and a brace pattern stays one URL, unless
@@ -386,11 +417,28 @@ class Index:
         (3, 30)
         """
         reference = self._parse(name)
-        repo = self._repo(reference, name)
+        version = _one_version(reference, version)
+        if reference.repo is None:
+            network = self._network()
+            return network.index.insert_dataset(
+                ds,
+                name=network.check_own(reference),
+                schema_ref=self._network_schema(network, schema_ref),
+                version=version,
+                description=description,
+                tags=tags,
+                license=license,
+                metadata=metadata,
+                data_store=data_store,
+                copy=copy,
+                force=force,
+                **options,
+            )
+        repo = self._repos[reference.repo]
         draft = EntryDraft(
             reference.name,
             schema_ref,
-            _one_version(reference, version),
+            version,
             description,
             _with(metadata, tags=tags, license=license),
         )
@@ -439,7 +487,7 @@ class Index:
         bare = Repository(repo.provider)
         return self._adopt(insert_shards(bare, ds, draft, None), repo)
 
-    def get_dataset(self, ref: str) -> DatasetEntry:
+    def get_dataset(self, ref: str) -> IndexEntry:
         """Return the entry that a reference names.
 
         A label of the name is looked for first, then an entry.
@@ -469,7 +517,9 @@ class Index:
         ['data.tar']
         """
         reference = self._parse(ref)
-        repo = self._repo(reference, ref)
+        if reference.repo is None:
+            return self._network().find(reference)
+        repo = self._repos[reference.repo]
         provider = repo.provider
         try:
             cid, _ = provider.get_label(reference.name, reference.version)
@@ -487,7 +537,7 @@ class Index:
             for entry in repo.provider.iter_entries():
                 yield self._adopt(entry, repo)
 
-    def list_datasets(self, repo: str | None = None) -> list[DatasetEntry]:
+    def list_datasets(self, repo: str | None = None) -> list[IndexEntry]:
         """Return the entries of all repositories, or of one.
 
         Parameters
@@ -516,7 +566,9 @@ class Index:
         """
         if repo is None:
             return list(self.datasets)
-        found = self._mounted(repo)
+        if repo not in self._repos:
+            return [*self._network().index.list_datasets(self._owner(repo))]
+        found = self._repos[repo]
         return [self._adopt(entry, found) for entry in found.provider.iter_entries()]
 
     @property
@@ -639,7 +691,12 @@ class Index:
         reference = self._parse(name)
         if reference.version is not None:
             raise ValueError(f"{name} names a version; all of a name is removed")
-        provider = self._repo(reference, name).provider
+        if reference.repo is None:
+            raise ValueError(
+                f"{name} is of the network, whose records Atmosphere.delete_record "
+                "removes"
+            )
+        provider = self._repos[reference.repo].provider
         if not remove_dataset(provider, reference.name):
             raise KeyError(f"No dataset with name: {name}")
 
@@ -680,12 +737,17 @@ class Index:
         'images'
         """
         reference = self._parse(name)
-        provider = self._repo(reference, name).provider
-        provider.get_entry_by_cid(cid)
         version = _one_version(reference, version)
+        if reference.repo is None:
+            network = self._network()
+            name = network.check_own(reference)
+            network.index.label(name, cid, version=version, description=description)
+            return
+        provider = self._repos[reference.repo].provider
+        provider.get_entry_by_cid(cid)
         provider.store_label(reference.name, cid, version, description)
 
-    def get_label(self, name: str, version: str | None = None) -> DatasetEntry:
+    def get_label(self, name: str, version: str | None = None) -> IndexEntry:
         """Return the entry that a label names.
 
         Parameters
@@ -718,8 +780,11 @@ class Index:
         'images'
         """
         reference = self._parse(name)
-        repo = self._repo(reference, name)
         version = _one_version(reference, version)
+        if reference.repo is None:
+            reference = reference._replace(version=version or None)
+            return self._network().find_label(reference)
+        repo = self._repos[reference.repo]
         cid, _ = repo.provider.get_label(reference.name, version)
         return self._adopt(repo.provider.get_entry_by_cid(cid), repo)
 
@@ -759,7 +824,9 @@ class Index:
         """
         if repo is None:
             return list(self.labels)
-        return list(self._mounted(repo).provider.iter_labels())
+        if repo not in self._repos:
+            return list(self._network().labels(self._owner(repo)))
+        return list(self._repos[repo].provider.iter_labels())
 
     # -- Schemas
 
@@ -1200,6 +1267,168 @@ class Index:
         rows = self.provider.find_lenses_by_schemas(source_schema, view_schema)
         return list(parse_lenses(self.provider, rows))
 
+    # -- Publishing
+
+    @property
+    def atmosphere(self) -> Atmosphere | None:
+        """The client of the network; None if the index has none."""
+        return None if self._atmosphere is None else self._client()
+
+    def promote_entry(
+        self,
+        entry_name: str,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        description: str | None = None,
+        tags: list[str] | None = None,
+        license: str | None = None,  # noqa: A002  atdata's name
+        data_store: AbstractDataStore | None = None,
+        force: bool = False,
+    ) -> str:
+        """Publish an entry of a repository: its schema, a record, a label.
+
+        What is there already is not published again.
+
+        Parameters
+        ----------
+        entry_name : str
+            ``name`` or ``repo/name`` of the entry.
+        name : str, optional
+            On the network; by default that of the entry.
+        version : str, optional
+            Of the label.
+        description : str, optional
+        tags : list of str, optional
+            By default those of the metadata.
+        license : str, optional
+            By default that of the metadata.
+        data_store : AbstractDataStore, optional
+            Where to copy the shards, byte by byte: `PDSBlobStore`, `S3DataStore`. By
+            default their URLs are published.
+        force : bool, default False
+            Let blobs be larger than most servers take.
+
+        Returns
+        -------
+        str
+            Address of the dataset's record, ``at://...``.
+
+        Raises
+        ------
+        KeyError
+            There is no such entry, or its schema is not in the index.
+        ValueError
+            The index has no network, or the client is not logged in; the entry has no
+            shards; or one has no public URL, and there is no `data_store`.
+        PublishError
+            A step failed after another one made something: there is no label.
+        RemoteError
+            The first step failed.
+        FormatError, OSError
+            The entry or a shard cannot be read.
+
+        Examples
+        --------
+        >>> index = typed.Index(path="own.db", atmosphere=client)
+        >>> _ = index.add_entry(ds, name="mine")
+        >>> uri = index.promote_entry("mine", data_store=typed.PDSBlobStore(client))
+        >>> index.get_dataset("@alice.test/mine").open()[7].label
+        'label 7'
+        """
+        network = self._network()
+        entry = self._entry_of(entry_name)
+        return network.promote_entry(
+            entry,
+            self._find_schema(entry.schema_ref, self.provider),
+            name=name or entry.name,
+            description=description,
+            tags=tags,
+            license=license,
+            version=version,
+            data_store=data_store,
+            force=force,
+        )
+
+    def promote_dataset(
+        self,
+        dataset: Dataset[Any],
+        *,
+        name: str,
+        sample_type: type[Any] | None = None,
+        schema_version: str | None = None,
+        version: str | None = None,
+        description: str | None = None,
+        tags: list[str] | None = None,
+        license: str | None = None,  # noqa: A002  atdata's name
+        data_store: AbstractDataStore | None = None,
+        force: bool = False,
+    ) -> str:
+        """Publish a dataset: its schema, a record, a label.
+
+        What is there already is not published again.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            All samples of its shards, as they are stored.
+        name : str
+            On the network.
+        sample_type : type, optional
+            By default that of the dataset.
+        schema_version : str, optional
+            Of a schema that is published.
+        version : str, optional
+            Of the label.
+        description : str, optional
+        tags : list of str, optional
+        license : str, optional
+        data_store : AbstractDataStore, optional
+            Where to copy the shards; by default their URLs are published.
+        force : bool, default False
+            Let blobs be larger than most servers take.
+
+        Returns
+        -------
+        str
+            Address of the dataset's record, ``at://...``.
+
+        Raises
+        ------
+        ValueError
+            The index has no network, or the client is not logged in; the dataset
+            selects or maps samples; or a shard has no public URL, and there is no
+            `data_store`.
+        TypeError
+            The sample type has no schema.
+        PublishError
+            A step failed after another one made something: there is no label.
+        RemoteError
+            The first step failed.
+        OSError
+            A shard cannot be read.
+
+        Examples
+        --------
+        >>> index = typed.Index(path="own.db", atmosphere=client)
+        >>> far = typed.Dataset[ImageSample]("https://data.example/{00..03}.tar")
+        >>> uri = index.promote_dataset(far, name="far")
+        >>> len(index.get_dataset("@alice.test/far").data_urls)
+        4
+        """
+        return self._network().promote_dataset(
+            dataset,
+            sample_type,
+            schema_version,
+            name=name,
+            description=description,
+            tags=tags,
+            license=license,
+            version=version,
+            data_store=data_store,
+            force=force,
+        )
+
     def search(
         self,
         text: str | None = None,
@@ -1250,15 +1479,37 @@ class Index:
         if limit < 0:
             raise ValueError(f"limit must not be negative, got {limit}")
         query = Query(text, None if tags is None else frozenset(tags), schema_ref)
-        repos = self._repos if repo is None else {repo: self._mounted(repo)}
+        sources: dict[str, Callable[[], Iterable[SearchResult]]] = {
+            name: partial(self._search, query, name)
+            for name in self._repos
+            if repo in (None, name)
+        }
+        owner = None if repo is None or repo in self._repos else self._owner(repo)
+        if include_atmosphere and (owner is not None or self._has_appview(repo)):
+            sources[ATMOSPHERE] = partial(self._search_network, query, owner, limit)
         found: list[SearchResult] = []
         failed: dict[str, str] = {}
-        for name, each in repos.items():
+        for name, search in sources.items():
             try:
-                found += query.search(each.provider.iter_entries(), name)
+                found += search()
             except Exception as error:  # of any library
                 failed[name] = f"{type(error).__name__}: {error}"
         return merge(found, limit, failed)
+
+    def _search(self, query: Query, name: str) -> Iterable[SearchResult]:
+        return query.search(self._repos[name].provider.iter_entries(), name)
+
+    def _search_network(
+        self, query: Query, owner: str | None, limit: int
+    ) -> Iterable[SearchResult]:
+        return self._network().search(query, owner, limit)
+
+    def _has_appview(self, repo: str | None) -> bool:
+        """Return whether all of the network can be searched, and is to be."""
+        client = self._atmosphere
+        if repo is not None or client is None or client is Anonymous.CLIENT:
+            return False
+        return bool(client.has_appview)
 
     def __repr__(self) -> str:
         return f"Index({', '.join(map(repr, self._repos))})"
@@ -1267,19 +1518,6 @@ class Index:
 
     def _parse(self, ref: str) -> DatasetReference:
         return parse_dataset_ref(ref, self._repos)
-
-    def _repo(self, reference: DatasetReference, ref: str) -> Repository:
-        """Return the repository of a reference."""
-        if reference.repo is None:
-            raise KeyError(f"no repository of {ref}")
-        return self._repos[reference.repo]
-
-    def _mounted(self, name: str) -> Repository:
-        """Return the repository of a name."""
-        try:
-            return self._repos[name]
-        except KeyError:
-            raise KeyError(f"Unknown repository {name!r}") from None
 
     def _schema_type(self, ref: str, repo: Repository) -> type[Any]:
         """Return the class of a schema, of a repository or else of another one."""
@@ -1294,13 +1532,60 @@ class Index:
             The index has none.
         """
         if self._atmosphere is None:
-            raise ValueError("the index has no client of the network: atmosphere=None")
+            raise ValueError(
+                "Atmosphere backend required, the index has none: atmosphere=None"
+            )
         if self._atmosphere is Anonymous.CLIENT:
             from fastshard.typed.atmosphere.client import Atmosphere
 
             self._atmosphere = Atmosphere()
         client: Atmosphere = self._atmosphere
         return client
+
+    def _network(self) -> Network:
+        """Return the network; raises as `_client` does."""
+        from fastshard.typed.index.network import Network
+
+        return Network(self._client())
+
+    def _network_schema(self, network: Network, ref: str | None) -> str | None:
+        """Return the address of a schema's record, published if it is a local one."""
+        if ref is None or ref.startswith(RECORD):
+            return ref
+        schema = self._find_schema(ref, self.provider)
+        if ref.startswith("@"):
+            return str(schema["$ref"])
+        structure = from_schema(schema, ref)
+        return network.index.publish_schema(structure, version=structure.version)
+
+    def _entry_of(self, name: str) -> DatasetEntry:
+        """Return the entry of a name in a repository, else that of its label."""
+        reference = self._parse(name)
+        if reference.repo is None:
+            raise ValueError(f"{name} is of the network already")
+        repo = self._repos[reference.repo]
+        provider = repo.provider
+        try:
+            entry = provider.get_entry_by_name(reference.name)
+        except KeyError:
+            cid, _ = provider.get_label(reference.name, reference.version)
+            entry = provider.get_entry_by_cid(cid)
+        return self._adopt(entry, repo)
+
+    def _owner(self, repo: str) -> str | None:
+        """Return whose account a repository of the network is; None: one's own.
+
+        Raises
+        ------
+        KeyError
+            It is neither that of an account nor mounted.
+        """
+        owner = repo.removeprefix("@")
+        if repo == NETWORK:
+            return None
+        if repo.startswith("@") or is_did(owner) or is_handle(owner):
+            return owner
+        raise KeyError(f"Unknown repository {repo!r}")
 
     def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
         """Return a schema of a repository, or else of another one, or of the network.

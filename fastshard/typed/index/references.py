@@ -9,6 +9,7 @@ from fastshard.remote.urls import redact
 
 __all__ = [
     "LOCAL",
+    "RECORD",
     "SCHEMA_PREFIXES",
     "DatasetReference",
     "lens_ref",
