@@ -59,6 +59,8 @@ class AtmosphereIndexEntry:
     Attributes
     ----------
     uri : str
+    cid : str
+        Of the record; "" if it is not known.
 
     Examples
     --------
@@ -84,6 +86,7 @@ class AtmosphereIndexEntry:
         client: Atmosphere | None = None,
     ) -> None:
         self.uri = str(uri)
+        self.cid: str = getattr(record, "cid", "")
         self._record = dict(record)
         self._client = client
 

@@ -22,7 +22,7 @@ from fastshard.typed.commands.index_options import (
 )
 
 if TYPE_CHECKING:
-    from fastshard.typed.index.entry import DatasetEntry
+    from fastshard.typed.index.index import IndexEntry
 
 __all__ = ["add_datasets", "plain", "short_ref"]
 
@@ -53,7 +53,7 @@ def cmd_show(args: argparse.Namespace) -> int:
     """Show an entry: its CID, schema, labels, metadata and URLs."""
     index = open_index(args)
     entry = index.get_dataset(args.name)
-    cid = getattr(entry, "cid", None)
+    cid = entry.cid
     labels: list[dict[str, Any]] = [
         {"name": name, "version": version or None}
         for name, found, version in index.list_labels()
@@ -86,7 +86,10 @@ def cmd_label(args: argparse.Namespace) -> int:
     index = open_index(args)
     entry = index.get_dataset(args.name)
     label = args.label or args.name
-    index.label(label, entry.cid, version=args.version, description=args.description)
+    record = getattr(entry, "uri", None)  # of the network
+    index.label(
+        label, record or entry.cid, version=args.version, description=args.description
+    )
     if args.json:
         found = {"name": label, "version": args.version, "cid": entry.cid}
         write_line(json.dumps(found))
@@ -105,11 +108,11 @@ def cmd_rm(args: argparse.Namespace) -> int:
     return 0
 
 
-def entry_json(entry: DatasetEntry) -> dict[str, Any]:
+def entry_json(entry: IndexEntry) -> dict[str, Any]:
     """Return the JSON object of an entry; URLs without queries."""
     return {
         "name": entry.name,
-        "cid": getattr(entry, "cid", None),
+        "cid": entry.cid,
         "schema_ref": entry.schema_ref,
         "data_urls": [redact(url) for url in entry.data_urls],
         "metadata": plain(entry.metadata),

@@ -1330,10 +1330,10 @@ class Index:
 
         Examples
         --------
-        >>> index = typed.Index(path="own.db", atmosphere=client)
+        >>> index = typed.Index(path="own.db").with_atmosphere(client)
         >>> _ = index.add_entry(ds, name="mine")
         >>> uri = index.promote_entry("mine", data_store=typed.PDSBlobStore(client))
-        >>> index.get_dataset("@alice.test/mine").open()[7].label
+        >>> index.get_dataset("@alice.test/mine").open(cache_dir="blobs")[7].label
         'label 7'
         """
         network = self._network()
@@ -1410,7 +1410,7 @@ class Index:
 
         Examples
         --------
-        >>> index = typed.Index(path="own.db", atmosphere=client)
+        >>> index = typed.Index(path="own.db").with_atmosphere(client)
         >>> far = typed.Dataset[ImageSample]("https://data.example/{00..03}.tar")
         >>> uri = index.promote_dataset(far, name="far")
         >>> len(index.get_dataset("@alice.test/far").data_urls)
@@ -1533,7 +1533,8 @@ class Index:
         """
         if self._atmosphere is None:
             raise ValueError(
-                "Atmosphere backend required, the index has none: atmosphere=None"
+                "Atmosphere backend required: the index has no client of the network, "
+                "atmosphere=None"
             )
         if self._atmosphere is Anonymous.CLIENT:
             from fastshard.typed.atmosphere.client import Atmosphere
