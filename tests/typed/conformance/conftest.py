@@ -5,17 +5,10 @@ import shutil
 import pytest
 
 from fastshard import typed
-from support.servers.databases.redis import serve_redis
+from support.typed.index_data import STORES
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory):
-    """Run a Redis server."""
-    with serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=STORES)
 def store(request):
     """Return the name of a kind of store."""
     return request.param
@@ -27,7 +20,7 @@ def options(store, index_data, tmp_path, request):
     if store == "sqlite":
         return {"path": shutil.copy(index_data.sqlite, tmp_path)}
     options = request.getfixturevalue(f"{store}_server").new()
-    fill_redis(options, index_data)
+    FILL[store](options, index_data)
     return options
 
 
@@ -41,6 +34,17 @@ def fill_redis(options, index_data):
                 client.set(key, value)
             else:
                 client.hset(key, mapping=value)
+
+
+def fill_postgres(options, index_data):
+    """Make the tables and rows that atdata wrote, without this package."""
+    import psycopg
+
+    with psycopg.connect(options["dsn"], autocommit=True) as connection:
+        connection.execute(index_data.postgres())
+
+
+FILL = {"redis": fill_redis, "postgres": fill_postgres}
 
 
 @pytest.fixture

@@ -3,22 +3,6 @@
 import pytest
 
 from fastshard.typed.index.providers.create import create_provider
-from support.servers.databases.postgres import serve_postgres
-from support.servers.databases.redis import serve_redis
-
-
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory):
-    """Run a Redis server."""
-    with serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres_server():
-    """Run a Postgres server."""
-    with serve_postgres() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
