@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
@@ -15,16 +16,17 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
 from fastshard._core.typed.shard import copy_payload
-from fastshard._util.files import AtomicFile
+from fastshard._util.files import AtomicFile, replace_file
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
 from fastshard.index.sidecar import save_index, sidecar_path
-from fastshard.remote.urls import redact
+from fastshard.remote.urls import parse_path_or_url, redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.reading.origin import ShardOrigin
 from fastshard.typed.reading.stages import Decoding
+from fastshard.typed.sources.url import URLSource
 from fastshard.typed.stores.protocol import (
     AbstractDataStore,
     ShardTarget,
@@ -368,6 +370,9 @@ def copy_shards(
         for number, name in enumerate(names):
             path = os.path.join(folder, pattern % number)
             digest = copy_file(source, name, path, known.get(name))
+            local = parse_path_or_url(name) if isinstance(source, URLSource) else None
+            if isinstance(local, str):
+                copy_manifest(local, path)
             publish(path, digest)
     return publish.result()
 
@@ -393,6 +398,21 @@ def copy_file(source: DataSource, name: str, path: str, expected: str | None) ->
         grouping = Grouping(contents.table, False, True)
         save_index(contents, local, sidecar_path(path, "fsi"), "fsi", grouping=grouping)
     return digest
+
+
+def copy_manifest(path: str, copied: str) -> None:
+    """Copy the manifest beside a local shard, if there is one; the header last.
+
+    Readers compare it with the shard.
+    """
+    for suffix in SIDECARS[1:]:
+        beside = path.removesuffix(".tar") + suffix
+        if os.path.isfile(beside):
+            with (
+                open(beside, "rb") as file,
+                replace_file(copied.removesuffix(".tar") + suffix) as new,
+            ):
+                shutil.copyfileobj(file, new)
 
 
 def scan_file(path: str, name: str) -> Contents:

@@ -121,6 +121,18 @@ def test_a_whole_dataset_is_copied_byte_by_byte(store, numbers):
         assert Path(url).read_bytes() == Path(path).read_bytes()
 
 
+def test_manifests_are_copied_with_their_shards(store, tmp_path):
+    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    samples = [Number(i) for i in range(4)]
+    ds = typed.write_samples(samples, tmp_path / "m.tar", maxcount=2, manifest=True)
+    result = store.write_shards(ds, prefix="copy")
+    for url, path in zip(result, ds.list_shards(), strict=True):
+        for suffix in (".manifest.json", ".manifest.parquet"):
+            copied = Path(url).with_suffix(suffix).read_bytes()
+            assert copied == Path(path).with_suffix(suffix).read_bytes()
+    assert len(check(result).query(where=lambda m: m.x > 1)) == 2  # without a warning
+
+
 @pytest.mark.parametrize("maxcount", [3, 100])
 def test_other_shards_keep_keys_and_payloads(store, numbers, maxcount):
     result = store.write_shards(numbers, prefix="other", maxcount=maxcount)
