@@ -66,8 +66,8 @@ def check_public(url: str) -> str:
     names = {name.lower() for name, _ in parse_qsl(urlsplit(url).query)}
     if names & SECRETS:
         raise ValueError(
-            f"{redact(url)[:300]!r} holds a signature, which a public record would "
-            "give away"
+            f"the URL {redact(url)[:300]!r} holds a signature, which a public record "
+            "would give away"
         )
     return url
 
