@@ -187,22 +187,22 @@ def search_network(
         repo=None if repo is None else client.resolve_did(repo),
         limit=max(1, min(limit, 100)),
     )
-    return [result_of_record(record) for record in found[:limit]]
+    return [
+        result_of_record(record)
+        for record in found[:limit]
+        if isinstance(record.get("uri"), str) and isinstance(record.get("name"), str)
+    ]
 
 
 def result_of_record(record: dict[str, Any]) -> SearchResult:
     """Return a record as a result; fields of other types are passed over."""
-    texts = {
-        name: value if isinstance(value, str) else None
-        for name in ("uri", "name", "description", "schemaRef")
-        for value in (record.get(name),)
-    }
+    description, schema_ref = record.get("description"), record.get("schemaRef")
     return SearchResult(
-        texts["uri"] or "",
-        texts["name"] or "",
-        texts["description"],
+        record["uri"],
+        record["name"],
+        description if isinstance(description, str) else None,
         texts_of(record.get("tags")),
-        texts["schemaRef"],
+        schema_ref if isinstance(schema_ref, str) else None,
         ATMOSPHERE,
         record=record,
     )
