@@ -2,6 +2,7 @@ from fastshard.errors import AppViewError as AppViewError
 from fastshard.errors import AppViewRequiredError as AppViewRequiredError
 from fastshard.errors import AppViewUnavailableError as AppViewUnavailableError
 from fastshard.errors import BlobNotFoundError as BlobNotFoundError
+from fastshard.errors import DescriptionError as DescriptionError
 from fastshard.errors import FastshardError as AtdataError
 from fastshard.errors import FormatError as ShardError
 from fastshard.errors import HandleNotFoundError as HandleNotFoundError
@@ -60,6 +61,8 @@ from fastshard.typed.index.providers.protocol import IndexProvider as IndexProvi
 from fastshard.typed.index.providers.protocol import LabelRow as LabelRow
 from fastshard.typed.index.repository import Repository as Repository
 from fastshard.typed.index.repository import create_repository as create_repository
+from fastshard.typed.index.schema_calls import LocalSchemaRecord as LocalSchemaRecord
+from fastshard.typed.index.schema_calls import SchemaNamespace as SchemaNamespace
 from fastshard.typed.index.search import SearchResult as SearchResult
 from fastshard.typed.index.search import SearchResults as SearchResults
 from fastshard.typed.lenses.laws import LawFailure as LawFailure
@@ -113,6 +116,7 @@ __all__ = [
     "DatasetEntry",
     "DatasetLoader",
     "DatasetPublisher",
+    "DescriptionError",
     "DictSample",
     "Field",
     "HandleNotFoundError",
@@ -129,6 +133,7 @@ __all__ = [
     "LensNotFoundError",
     "LensPublisher",
     "LocalDiskStore",
+    "LocalSchemaRecord",
     "LoggerProtocol",
     "ManifestBuilder",
     "ManifestField",
@@ -148,6 +153,7 @@ __all__ = [
     "SampleLocation",
     "SchemaError",
     "SchemaLoader",
+    "SchemaNamespace",
     "SchemaPublisher",
     "SearchResult",
     "SearchResults",

@@ -4,9 +4,9 @@ __all__ = ["HOMES"]
 
 HOMES = {
     "errors": "AppViewError AppViewRequiredError AppViewUnavailableError "
-    "BlobNotFoundError HandleNotFoundError IdentityError LensNotFoundError "
-    "PartialFailureError PublishError RecordError RecordNotFoundError SampleKeyError "
-    "SchemaError SessionError XrpcError",
+    "BlobNotFoundError DescriptionError HandleNotFoundError IdentityError "
+    "LensNotFoundError PartialFailureError PublishError RecordError RecordNotFoundError "
+    "SampleKeyError SchemaError SessionError XrpcError",
     "atmosphere.at_uri": "AtUri",
     "atmosphere.client": "Atmosphere",
     "atmosphere.index": "AtmosphereIndex AtmosphereIndexEntry",
@@ -31,6 +31,7 @@ HOMES = {
     "index.providers.create": "create_provider",
     "index.providers.protocol": "IndexProvider LabelRow",
     "index.repository": "Repository create_repository",
+    "index.schema_calls": "LocalSchemaRecord SchemaNamespace",
     "index.search": "SearchResult SearchResults",
     "lenses.laws": "LawFailure",
     "lenses.lens": "Lens",

@@ -47,6 +47,12 @@ class LocalSchemaRecord(NamedTuple):
     ref : str
     description : str or None
     created_at : datetime or None
+
+    Examples
+    --------
+    >>> record = index.get_schema_record(index.publish_schema(Caption))
+    >>> [f"{field.name}: {field}" for field in record.fields]
+    ['text: str', 'score: float']
     """
 
     name: str
@@ -57,7 +63,19 @@ class LocalSchemaRecord(NamedTuple):
     created_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as `Index.get_schema` does."""
+        """Return the schema as JSON has it.
+
+        Returns
+        -------
+        dict
+            As of `Index.list_schemas`.
+
+        Examples
+        --------
+        >>> record = index.get_schema_record(index.publish_schema(Caption))
+        >>> record.to_dict()["fields"][0]["name"]
+        'text'
+        """
         structure = Structure(self.name, self.fields, self.version, self.description)
         time = None if self.created_at is None else self.created_at.isoformat()
         found = to_local_json(structure, self.version, time or "-") | {"$ref": self.ref}
@@ -100,6 +118,12 @@ class SchemaNamespace:
         Returns
         -------
         type or object
+
+        Examples
+        --------
+        >>> Made = index.get_schema_type(index.publish_schema(Caption))
+        >>> index.types.get("Caption") is Made, index.types.get("Other")
+        (True, None)
         """
         return self._types.get(name, default)
 
