@@ -5,8 +5,8 @@ __all__ = ["HOMES"]
 HOMES = {
     "errors": "AppViewError AppViewRequiredError AppViewUnavailableError "
     "BlobNotFoundError DescriptionError HandleNotFoundError IdentityError "
-    "LensNotFoundError PartialFailureError PublishError RecordError RecordNotFoundError "
-    "SampleKeyError SchemaError SessionError XrpcError",
+    "LensNotFoundError PartialFailureError PublishError RecordError "
+    "RecordNotFoundError SampleKeyError SchemaError SessionError XrpcError",
     "atmosphere.at_uri": "AtUri",
     "atmosphere.client": "Atmosphere",
     "atmosphere.index": "AtmosphereIndex AtmosphereIndexEntry",
