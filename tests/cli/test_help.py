@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fastshard.cli.program import make_parser
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
 from support.paths import TREE
+from support.servers.atproto.pds import FakePds
 from support.servers.hub import FakeHub
 
 pytestmark = not_sanitized
@@ -25,6 +27,7 @@ EXAMPLES = [
     pytest.param(command, id=command.removeprefix("fastshard "))
     for parser in COMMANDS
     for _, command in parser.examples
+    if "..." not in command  # stands for the identifiers of an account
 ]
 
 
@@ -98,10 +101,26 @@ def test_examples_run_as_printed(command, work, bin_folder):
             url = "hf://datasets/me/pictures/train-0000.tar"
             warm = f"fastshard cache warm --cache-dir kept {url}"
             assert run_shell(warm, work, bin_folder, settings).returncode == 0
-        done = run_shell(command, work, bin_folder, settings)
+        with serve_account(command) as more:
+            done = run_shell(command, work, bin_folder, settings | more)
     assert (done.returncode, done.stderr) == (0, "")
     if "cache ls" not in command and ">" not in command:
         assert done.stdout or "--quiet" in command
+
+
+@contextmanager
+def serve_account(command):
+    """Run a server with the account of an example; yield its environment."""
+    if "alice.test" not in command:
+        yield {}
+        return
+    with FakePds() as pds:
+        pds.create_account("alice.test", "app-password")
+        yield {
+            "ATDATA_PDS_URL": pds.url,
+            "ATDATA_PLC_URL": pds.plc.url,
+            "ATDATA_PASSWORD": "app-password",
+        }
 
 
 def run_shell(command, folder, bin_folder, settings=None):

@@ -15,6 +15,7 @@ from fastshard.cli.entry import main
 from fastshard.typed.commands.index_options import has_password, with_password
 from support.marks import not_sanitized
 from support.processes import environment
+from support.servers.atproto.pds import FakePds
 from support.servers.databases.postgres import serve_postgres
 from support.servers.databases.redis import serve_redis
 
@@ -322,6 +323,81 @@ def test_an_index_on_postgres(tmp_path, call):
     assert (status, out) == (1, "")
     assert "127.0.0.1" in err
     assert err.count("\n") == 1
+
+
+# Publishing.
+
+
+@pytest.fixture
+def pds(monkeypatch):
+    """A server with an account, which the environment names."""
+    with FakePds() as server:
+        server.create_account("alice.test", SECRET)
+        monkeypatch.setenv("ATDATA_PDS_URL", server.url)
+        monkeypatch.setenv("ATDATA_PLC_URL", server.plc.url)
+        yield server
+
+
+def test_a_dataset_is_published(index, call, pds, monkeypatch, tmp_path):
+    monkeypatch.setenv("ATDATA_PASSWORD", SECRET)
+    status, out, err = call(
+        *("datasets", "promote", "pictures", "alice.test", "--blobs"),
+        *("--version", "1.2.0", "--tag", "a", "--tag", "b", "--license", "MIT"),
+        *("--description", "Of a camera."),
+    )
+    assert (status, err) == (0, "")
+    assert out.startswith("at://did:")
+    record = typed.Atmosphere().get_record(out.strip())
+    assert (record["name"], record["tags"]) == ("pictures", ["a", "b"])
+    assert (record["license"], record["description"]) == ("MIT", "Of a camera.")
+    for ref in (out.strip(), "@alice.test/pictures", "@alice.test/pictures@1.2.0"):
+        status, shown, err = call("datasets", "show", ref)
+        assert (status, err) == (0, "")
+        assert shown.splitlines()[0] == "pictures"
+        assert shown.count("  url       at://did:") == 2
+    args = ("datasets", "show", "@alice.test/pictures", "--json")
+    (found,) = objects(call(*args)[1])
+    assert list(found["checksums"]) == found["data_urls"]
+    assert (found["license"], found["uri"]) == ("MIT", out.strip())
+
+
+def test_a_password_of_a_file_and_another_server(
+    index, call, pds, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("ATDATA_PDS_URL")
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\n")
+    ds = typed.Dataset[Picture](["https://h.example/a.tar"])
+    index.add_entry(ds, name="public")
+    args = ("datasets", "promote", "public", "alice.test", "--as", "far", "--json")
+    more = ("--password-file", str(path), "--pds", pds.url)
+    (found,) = objects(call(*args, *more)[1])
+    assert found["uri"].startswith("at://did:")
+    assert typed.Atmosphere(pds.url).get_record(found["uri"])["name"] == "far"
+    path.write_text("no password\n")
+    status, out, err = call(*args, *more)
+    assert (status, out) == (1, "")
+    assert "no password" not in err
+    assert err.count("\n") == 1
+
+
+def test_shards_that_are_not_public_are_not_published(index, call, pds, monkeypatch):
+    monkeypatch.setenv("ATDATA_PASSWORD", SECRET)
+    for name in ("pictures", "remote"):  # on this disk; with a token in its URL
+        status, out, err = call("datasets", "promote", name, "alice.test")
+        assert (status, out) == (1, "")
+        assert err.count("\n") == 1
+        assert SECRET not in err
+    assert not any(account.records for account in pds.accounts.values())
+
+
+def test_no_password_and_no_terminal(index, call, pds, monkeypatch):
+    monkeypatch.delenv("ATDATA_PASSWORD", raising=False)
+    status, _, err = call("datasets", "promote", "remote", "alice.test")
+    assert status == 2
+    assert "ATDATA_PASSWORD" in err
+    assert call("datasets", "promote", "none", "alice.test")[0] == 1  # before that
+    assert pds.count("com.atproto.server.createSession") == 0
 
 
 # Schemas.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import (
+    UsageError,
     escape_name,
     write_line,
     write_lines,
@@ -17,12 +19,14 @@ from fastshard._util.terminal import (
 from fastshard.remote.urls import redact
 from fastshard.typed.commands.index_options import (
     add_index_options,
+    ask_password,
     index_command,
     open_index,
+    read_secret,
 )
 
 if TYPE_CHECKING:
-    from fastshard.typed.index.index import IndexEntry
+    from fastshard.typed.index.index import Index
 
 __all__ = ["add_datasets", "plain", "short_ref"]
 
@@ -52,33 +56,41 @@ def entry_lines(args: argparse.Namespace) -> Iterator[str]:
 def cmd_show(args: argparse.Namespace) -> int:
     """Show an entry: its CID, schema, labels, metadata and URLs."""
     index = open_index(args)
-    entry = index.get_dataset(args.name)
-    cid = entry.cid
-    labels: list[dict[str, Any]] = [
-        {"name": name, "version": version or None}
-        for name, found, version in index.list_labels()
-        if found == cid
-    ]
+    entry = find_entry(index, args.name)
     found = entry_json(entry)
+    found["labels"] = [
+        {"name": name, "version": version or None}
+        for name, cid, version in index.list_labels()
+        if cid == entry.cid
+    ]
     if args.json:
-        write_line(json.dumps({**found, "labels": labels}))
+        write_line(json.dumps(found))
         return 0
-    checksums = checksums_of(found["metadata"])
-    metadata = {k: v for k, v in (found["metadata"] or {}).items() if k != "checksums"}
     write_line(entry.name)
-    write_line(f"  cid       {cid}")
-    write_line(f"  schema    {short_ref(entry.schema_ref)}")
-    for label in labels:
-        version = f"@{label['version']}" if label["version"] else ""
-        write_line(f"  label     {escape_name(label['name'] + version)}")
-    for name, value in metadata.items():
-        write_line(f"  metadata  {escape_name(name)}: {json.dumps(value)}")
-    for url in found["data_urls"]:
-        digest = checksums.get(url)
-        write_line(f"  url       {url}")
-        if digest is not None:
-            write_line(f"    sha256  {digest}")
+    for name, value in shown(found):
+        write_line(f"  {name:9} {value}")
     return 0
+
+
+def shown(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lines of an entry after its name."""
+    for name in ("uri", "cid", "description", "license"):
+        if found.get(name):
+            yield name, found[name]
+    yield "schema", short_ref(found["schema_ref"])
+    for label in found["labels"]:
+        version = f"@{label['version']}" if label["version"] else ""
+        yield "label", escape_name(label["name"] + version)
+    for tag in found.get("tags", ()):
+        yield "tag", escape_name(tag)
+    checksums = checksums_of(found)
+    for name, value in (found["metadata"] or {}).items():
+        if name != "checksums":
+            yield "metadata", f"{escape_name(name)}: {json.dumps(value)}"
+    for url in found["data_urls"]:
+        yield "url", url
+        if url in checksums:
+            yield "  sha256", str(checksums[url])
 
 
 def cmd_label(args: argparse.Namespace) -> int:
@@ -98,6 +110,41 @@ def cmd_label(args: argparse.Namespace) -> int:
     return 0
 
 
+def cmd_promote(args: argparse.Namespace) -> int:
+    """Publish the record of a dataset, and its schema, in an account's repository."""
+    from fastshard.typed.atmosphere.client import Atmosphere
+    from fastshard.typed.stores.blob import PDSBlobStore
+
+    index = open_index(args)
+    index.get_dataset(args.name)  # its errors come before the password
+    client = Atmosphere.login(args.handle, find_password(args), base_url=args.pds)
+    uri = index.with_atmosphere(client).promote_entry(
+        args.name,
+        name=args.as_name,
+        version=args.version,
+        description=args.description,
+        tags=args.tag,
+        license=args.license,
+        data_store=PDSBlobStore(client) if args.blobs else None,
+        force=args.force,
+    )
+    write_line(json.dumps({"uri": uri}) if args.json else uri)
+    return 0
+
+
+def find_password(args: argparse.Namespace) -> str:
+    """Return the password of the account: of the file, the environment, or typed."""
+    if args.password_file is not None:
+        return read_secret(args.password_file, "--password-file")
+    known = os.environ.get("ATDATA_PASSWORD")
+    if known:
+        return known
+    try:
+        return ask_password(args.handle)
+    except UsageError as error:
+        raise UsageError(f"{error}: give --password-file or ATDATA_PASSWORD") from None
+
+
 def cmd_rm(args: argparse.Namespace) -> int:
     """Remove the entry of a dataset and its labels, never shards."""
     open_index(args).remove(args.name)
@@ -108,15 +155,37 @@ def cmd_rm(args: argparse.Namespace) -> int:
     return 0
 
 
-def entry_json(entry: IndexEntry) -> dict[str, Any]:
+def entry_json(entry: Any) -> dict[str, Any]:
     """Return the JSON object of an entry; URLs without queries."""
-    return {
+    found = {
         "name": entry.name,
         "cid": entry.cid,
         "schema_ref": entry.schema_ref,
         "data_urls": [redact(url) for url in entry.data_urls],
         "metadata": plain(entry.metadata),
     }
+    if not hasattr(entry, "uri"):
+        return found
+    more = {name: getattr(entry, name) for name in ("description", "tags", "license")}
+    return found | {"uri": entry.uri, "checksums": entry.checksums} | more
+
+
+def find_entry(index: Index, name: str) -> Any:
+    """Return an entry; one of the network names its blobs by ``at://did/blob/cid``.
+
+    Raises
+    ------
+    KeyError
+        There is none.
+    """
+    entry: Any = index.get_dataset(name)
+    if not hasattr(entry, "uri"):
+        return entry
+    from fastshard.typed.atmosphere.index import AtmosphereIndexEntry
+
+    found = AtmosphereIndexEntry(entry.uri, entry.record)
+    found.cid = entry.cid
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -132,9 +201,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def checksums_of(metadata: Any) -> dict[str, str]:
-    found = metadata.get("checksums") if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else {}
+def checksums_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the digests by URL that the object of an entry has."""
+    metadata = found["metadata"]
+    stored = metadata.get("checksums") if isinstance(metadata, dict) else None
+    stored = found.get("checksums", stored)
+    return stored if isinstance(stored, dict) else {}
 
 
 def short_ref(ref: str) -> str:
@@ -146,15 +218,16 @@ def add_datasets(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "datasets",
-        help="list, show, label or remove the datasets of an index",
+        help="list, label, publish or remove the datasets of an index",
         usage="fastshard datasets [--index PATH|DSN|URL] COMMAND ...",
-        description="List, show, label or remove the datasets of an index.",
+        description="List, label, publish or remove the datasets of an index.",
     )
     add_index_options(parser)
     parts = parser.add_subparsers(metavar="COMMAND")
     add_ls(parts)
     add_show(parts)
     add_label(parts)
+    add_promote(parts)
     add_rm(parts)
 
 
@@ -210,6 +283,63 @@ def add_label(parts: Any) -> None:
     add_index_options(parser, inherited=True)
     parser.add_output(json="print a JSON object")
     parser.set_defaults(run=index_command(cmd_label))
+
+
+def add_promote(parts: Any) -> None:
+    parser = parts.add_parser(
+        "promote",
+        help="publish a dataset in a repository of the AT Protocol",
+        usage="fastshard datasets promote [OPTION]... NAME HANDLE",
+        description="Publish the record of a dataset, its schema and a label in the\n"
+        "repository of an account. Shards stay where they are, at public URLs,\n"
+        "unless they are copied (--blobs). Prints the at:// URI.",
+        examples=[
+            (
+                "with the password of ATDATA_PASSWORD",
+                "fastshard datasets --index index.db promote images alice.test --blobs",
+            )
+        ],
+    )
+    parser.add_argument("name", metavar="NAME", help="name or repo/name")
+    parser.add_argument("handle", metavar="HANDLE", help="handle or DID of the account")
+    parser.add_argument(
+        "--as",
+        dest="as_name",
+        metavar="NAME",
+        help="name of the record (default: that of the dataset)",
+    )
+    parser.add_argument(
+        "--version", metavar="VERSION", help="of the label, such as 1.0.0"
+    )
+    parser.add_argument(
+        "--blobs",
+        action="store_true",
+        help="copy the shards to the server of the account: at most 50 MB each, 1 GB "
+        "in all",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="copy larger shards and more, too"
+    )
+    parser.add_argument("--description", metavar="TEXT", help="text of the record")
+    parser.add_argument(
+        "--tag", metavar="TAG", action="append", help="tag; may be given several times"
+    )
+    parser.add_argument("--license", metavar="NAME", help="license of the data")
+    account = parser.add_argument_group("account")
+    account.add_argument(
+        "--pds",
+        metavar="URL",
+        help="server of the account (default: ATDATA_PDS_URL, or https://bsky.social)",
+    )
+    account.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="file with an app password of the account (default: ATDATA_PASSWORD, or "
+        "ask for it)",
+    )
+    add_index_options(parser, inherited=True)
+    parser.add_output(json="print a JSON object")
+    parser.set_defaults(run=index_command(cmd_promote))
 
 
 def add_rm(parts: Any) -> None:
