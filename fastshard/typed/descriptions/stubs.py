@@ -212,7 +212,7 @@ def module_text(structure: Structure, ref: str) -> str:
             "from typing import TYPE_CHECKING",
             "",
             "if TYPE_CHECKING:",
-            *(f"    {line}" for line in imports(structure)),
+            *(f"    {line}".rstrip() for line in imports(structure)),
             "    from fastshard.typed import PackableSample",
             "",
             *class_lines(structure, ref, "    "),
