@@ -40,6 +40,7 @@ ALLOWED_SKIPS = (
     "no trio for this Python",
     "no mkdocs for this Python",
     "no mosaicml-streaming",
+    "no personal data server: tests/pds/run",
     "no msgspec for this Python",
     "syntax of Python 3.12",
     "no ml_dtypes for this Python",
