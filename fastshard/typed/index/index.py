@@ -81,6 +81,8 @@ class Index:
     - Schemas describe sample types: `publish_schema`, `get_schema`, `get_schema_type`,
       `types`, `list_schemas`.
     - Lenses: `store_lens`, `get_lens`, `load_lens`, `find_lenses`, `list_lenses`.
+    - On the network: names of the own account, ``@handle/name``, are published;
+      `promote_entry`, `promote_dataset`.
 
     An index has the repository "local", and others that are mounted. A dataset is
     referred to as ``name``, ``repo/name``, ``@handle/name``, ``@handle/name@version``,
@@ -115,7 +117,7 @@ class Index:
     Raises
     ------
     TypeError
-        `provider` or a repository is of another type.
+        `provider`, `atmosphere` or a repository is of another type.
     ValueError
         The provider is unknown, or the name of a repository cannot be one.
     MissingLibraryError
@@ -139,7 +141,7 @@ class Index:
         redis: Any = None,
         data_store: AbstractDataStore | None = None,
         repos: Mapping[str, Repository] | None = None,
-        atmosphere: Any = Anonymous.CLIENT,
+        atmosphere: Atmosphere | Anonymous | None = Anonymous.CLIENT,
         auto_stubs: bool = False,
         stub_dir: str | os.PathLike[str] | None = None,
         **redis_kwargs: Any,
@@ -157,7 +159,7 @@ class Index:
         else:
             given = {"path": path, "dsn": dsn, "redis": redis, **redis_kwargs}
             local = _repository_of(provider, data_store, given)
-        self._atmosphere = atmosphere
+        self._atmosphere = _check_client(atmosphere)
         self._types = SchemaNamespace()
         has_stubs = auto_stubs or stub_dir is not None
         self._stubs = StubFolder(stub_dir) if has_stubs else None
@@ -180,7 +182,7 @@ class Index:
         """Where the repository "local" writes shards, if it is set."""
         return self._repos[LOCAL].data_store
 
-    def with_atmosphere(self, atmosphere: Any) -> Index:
+    def with_atmosphere(self, atmosphere: Atmosphere | None) -> Index:
         """Return the same index with another client of the network.
 
         Parameters
@@ -191,13 +193,18 @@ class Index:
         -------
         Index
 
+        Raises
+        ------
+        TypeError
+            It is no client.
+
         Examples
         --------
         >>> index.with_atmosphere(None).get_dataset("images").name
         'images'
         """
         other = copy_of(self)
-        other._atmosphere = atmosphere
+        other._atmosphere = _check_client(atmosphere)
         return other
 
     # -- Datasets
@@ -222,22 +229,24 @@ class Index:
         """Write samples to shards of a data store and add an entry for them.
 
         The schema is published if there is none like it. The entry is added last:
-        nothing names the shards of a call that failed.
+        nothing names the shards of a call that failed. On the network a label follows,
+        also last.
 
         Parameters
         ----------
         samples : iterable of packable objects
             All of one class. They are taken one by one.
         name : str
-            ``name`` or ``repo/name``.
+            ``name`` or ``repo/name``; ``@handle/name``, of the client's own account, is
+            published.
         schema_ref : str, optional
             Schema of the entry; by default that of the samples' class.
         version, description : str, optional
             Of the label that is written with the entry.
         tags : list of str, optional
-            Kept as ``metadata["tags"]``.
+            Kept as ``metadata["tags"]``; a field of a record.
         license : str, optional
-            Kept as ``metadata["license"]``.
+            Kept as ``metadata["license"]``; a field of a record.
         maxcount : int, optional
             Samples in a shard, at most.
         maxsize : int or str, optional
@@ -249,25 +258,28 @@ class Index:
             Write a manifest beside each shard, for `Dataset.query`; takes pyarrow.
         data_store : AbstractDataStore, optional
             By default that of the repository, else a `LocalDiskStore` in
-            ``~/.atdata/data``.
+            ``~/.atdata/data``; on the network blobs of the account.
         force : bool, default False
-            Let shards be larger than a server of the network may take.
+            Let blobs have more than 50 MB, and all of them more than 1 GB.
 
         Returns
         -------
-        DatasetEntry
+        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
         ValueError
-            There are no samples, or samples of two types; the name is no name; a value
-            cannot be stored.
+            There are no samples, or samples of two types; the name is no name, or that
+            of another account; a value cannot be stored; a blob is too large; the index
+            has no network, or the client is not logged in.
         TypeError
             A sample is not packable, or its type has no description.
         KeyError
-            There is no such repository.
+            The schema that `schema_ref` names is not there, to be published.
+        PublishError
+            A step on the network failed after another one made something.
         OSError
-            A shard or the entry cannot be written.
+            A shard or the entry cannot be written; a `RemoteError` of a server.
 
         Examples
         --------
@@ -367,20 +379,21 @@ class Index:
         ds : Dataset
             All samples of its shards, as they are stored.
         name : str
-            ``name`` or ``repo/name``.
+            ``name`` or ``repo/name``; ``@handle/name``, of the client's own account, is
+            published: public URLs as they are, local shards as blobs.
         schema_ref : str, optional
             Schema of the entry; by default that of the dataset's sample type, which is
             published if there is none like it.
         version, description : str, optional
             Of the label that is written with the entry.
         tags : list of str, optional
-            Kept as ``metadata["tags"]``.
+            Kept as ``metadata["tags"]``; a field of a record.
         license : str, optional
-            Kept as ``metadata["license"]``.
+            Kept as ``metadata["license"]``; a field of a record.
         data_store : AbstractDataStore, optional
             Where to copy the shards.
         force : bool, default False
-            Let shards be larger than a server of the network may take.
+            Let blobs have more than 50 MB, and all of them more than 1 GB.
         copy : bool, default False
             Copy the shards to the data store of the repository, else to a
             `LocalDiskStore` in ``~/.atdata/data``.
@@ -393,21 +406,26 @@ class Index:
 
         Returns
         -------
-        DatasetEntry
+        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
         ValueError
-            The dataset filters, maps or selects samples, or has no sample type and no
-            `schema_ref` is given; the name is no name.
+            The dataset filters, maps or selects samples and is not copied; the name is
+            no name, or that of another account; a value cannot be stored; a blob is too
+            large; the shards are read with credentials and are to be published; the
+            index has no network, or the client is not logged in.
         TypeError
-            It is no dataset, or its type has no description.
+            It is no dataset; or it has no sample type, or one without a description,
+            and no `schema_ref` is given.
         KeyError
-            There is no such repository.
+            The schema that `schema_ref` names is not there, to be published.
+        PublishError
+            A step on the network failed after another one made something.
         ShardNotFoundError
             There is no shard to copy.
         OSError
-            A shard or the entry cannot be written.
+            A shard or the entry cannot be written; a `RemoteError` of a server.
 
         Examples
         --------
@@ -490,7 +508,8 @@ class Index:
     def get_dataset(self, ref: str) -> IndexEntry:
         """Return the entry that a reference names.
 
-        A label of the name is looked for first, then an entry.
+        A label of the name is looked for first, then an entry. A dataset of the network
+        is read from its owner's server.
 
         Parameters
         ----------
@@ -498,18 +517,19 @@ class Index:
 
         Returns
         -------
-        DatasetEntry
+        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
         KeyError
-            There is no such dataset, version or repository.
+            There is no such dataset or version.
         ValueError
-            It is no reference of a dataset.
+            It is no reference of a dataset; an account is not known; or the index has
+            no network.
         FormatError
-            The row of the entry is damaged.
+            The row of the entry, or the record, is damaged.
         OSError
-            The store cannot be read.
+            The store cannot be read; a `RemoteError` of a server.
 
         Examples
         --------
@@ -540,15 +560,18 @@ class Index:
     def list_datasets(self, repo: str | None = None) -> list[IndexEntry]:
         """Return the entries of all repositories, or of one.
 
+        Without `repo` those of the network are not among them.
+
         Parameters
         ----------
         repo : str, optional
-            Name of a repository.
+            Name of a repository; ``@handle`` or a DID of an account, ``"_atmosphere"``
+            for the own one.
 
         Returns
         -------
-        list of DatasetEntry
-            In no order.
+        list of DatasetEntry or AtmosphereIndexEntry
+            Those of stores in no order, records the latest first.
 
         Raises
         ------
@@ -557,7 +580,9 @@ class Index:
         FormatError
             The row of an entry is damaged.
         OSError
-            A store cannot be read.
+            A store cannot be read; a `RemoteError` of a server.
+        ValueError
+            The index has no network, or the client is not logged in.
 
         Examples
         --------
@@ -715,20 +740,22 @@ class Index:
         Parameters
         ----------
         name : str
-            ``name`` or ``repo/name``.
+            ``name`` or ``repo/name``; ``@handle/name``, of the client's own account, is
+            published.
         cid : str
-            Of the entry.
+            Of the entry; address of the record for a label that is published.
         version : str, optional
         description : str, optional
 
         Raises
         ------
         KeyError
-            There is no such entry or repository.
+            There is no such entry.
         ValueError
-            It is no name.
+            It is no name, or that of another account; the index has no network, or the
+            client is not logged in.
         OSError
-            The store cannot be written.
+            The store cannot be written; a `RemoteError` of a server.
 
         Examples
         --------
@@ -760,7 +787,7 @@ class Index:
 
         Returns
         -------
-        DatasetEntry
+        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
@@ -769,9 +796,9 @@ class Index:
         ValueError
             It is no name, or has another version.
         FormatError
-            The row of the label or the entry is damaged.
+            The row of the label or the entry, or a record, is damaged.
         OSError
-            The store cannot be read.
+            The store cannot be read; a `RemoteError` of a server.
 
         Examples
         --------
@@ -800,12 +827,14 @@ class Index:
         Parameters
         ----------
         repo : str, optional
-            Name of a repository.
+            Name of a repository; ``@handle`` or a DID of an account, ``"_atmosphere"``
+            for the own one.
 
         Returns
         -------
         list of (str, str, str or None)
-            Name, CID and version.
+            Name, CID and version; of an account the address of the record in place of
+            the CID.
 
         Raises
         ------
@@ -814,7 +843,9 @@ class Index:
         FormatError
             The row of a label is damaged.
         OSError
-            A store cannot be read.
+            A store cannot be read; a `RemoteError` of a server.
+        ValueError
+            The index has no network, or the client is not logged in.
 
         Examples
         --------
@@ -1448,11 +1479,13 @@ class Index:
             All of them are in ``metadata["tags"]``.
         schema_ref : str, optional
         repo : str, optional
-            Name of a repository; only this one is searched.
+            Name of a repository, or handle or DID of an account; only this one is
+            searched.
         limit : int, default 50
             Results, at most.
         include_atmosphere : bool, default True
-            Search on the network too, if a server that indexes records is set.
+            Search on the network too, if the client has an AppView, a server that
+            indexes records; an account can be searched without one.
 
         Returns
         -------
@@ -1664,6 +1697,19 @@ def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
                 f"repos[{name!r}] must be a Repository, got {type(repo).__name__}"
             )
     return dict(repos)
+
+
+def _check_client(atmosphere: object) -> Any:
+    """Return the client of a network; raise TypeError if it is none."""
+    if atmosphere is None or isinstance(atmosphere, Anonymous):
+        return atmosphere
+    from fastshard.typed.atmosphere.client import Atmosphere
+
+    if not isinstance(atmosphere, Atmosphere):
+        raise TypeError(
+            f"atmosphere must be an Atmosphere, got {type(atmosphere).__name__}"
+        )
+    return atmosphere
 
 
 def _check_name(name: str) -> str:

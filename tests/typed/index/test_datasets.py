@@ -548,6 +548,7 @@ def test_making_an_index_touches_nothing(tmp_path, monkeypatch):
     [
         (("mysql",), {}, ValueError, "mysql"),
         ((3,), {}, TypeError, "must be an IndexProvider or backend name"),
+        ((), {"atmosphere": "alice.test"}, TypeError, "must be an Atmosphere, got str"),
     ],
 )
 def test_providers_are_checked(args, given, error, match):
