@@ -29,6 +29,7 @@ from fastshard.typed.index.references import (
     RECORD,
     DatasetReference,
     parse_dataset_ref,
+    shorten,
 )
 from fastshard.typed.index.removal import remove_dataset
 from fastshard.typed.index.repository import Repository, create_repository
@@ -723,7 +724,7 @@ class Index:
             )
         provider = self._repos[reference.repo].provider
         if not remove_dataset(provider, reference.name):
-            raise KeyError(f"No dataset with name: {name}")
+            raise KeyError(f"No dataset with name: {shorten(name)}")
 
     # -- Labels
 

@@ -17,6 +17,7 @@ __all__ = [
     "parse_lens_ref",
     "parse_schema_ref",
     "schema_ref",
+    "shorten",
 ]
 
 LOCAL = "local"  # the repository that every index has
@@ -84,8 +85,8 @@ def parse_dataset_ref(ref: str, repos: Container[str]) -> DatasetReference:
         name, at, version = rest.rpartition("@") if "@" in rest else (rest, "", "")
         if not (owner and name) or (at and not version):
             raise ValueError(
-                f"Invalid indexed path format: {_shown(ref)}: expected @handle/name or "
-                "@handle/name@version"
+                f"Invalid indexed path format: {shorten(ref)}: expected @handle/name "
+                "or @handle/name@version"
             )
         return _of_owner(owner, name, version or None, repos)
     if ref.startswith(SCHEME):
@@ -93,19 +94,19 @@ def parse_dataset_ref(ref: str, repos: Container[str]) -> DatasetReference:
         collection, slash, name = rest.partition("/")
         if slash and collection in OTHER_COLLECTIONS:
             raise ValueError(
-                f"{_shown(ref)} is the reference of a {collection}, not of a dataset"
+                f"{shorten(ref)} is the reference of a {collection}, not of a dataset"
             )
         name = name if slash else collection
         if not (owner and name):
             raise ValueError(
-                f"Invalid reference: {_shown(ref)}: expected atdata://repo/dataset/name"
+                f"Invalid reference: {shorten(ref)}: expected atdata://repo/dataset/name"
             )
         return _of_owner(owner, name, None, repos)
     repo, slash, name = ref.partition("/")
     if not slash or repo not in repos:
         repo, name = LOCAL, ref
     if not name:
-        raise ValueError(f"{_shown(ref)!r} has no name of a dataset")
+        raise ValueError(f"{shorten(ref)!r} has no name of a dataset")
     return DatasetReference(repo, name)
 
 
@@ -170,19 +171,19 @@ def _split(ref: str, kind: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
             break
     else:
         raise ValueError(
-            f"Invalid {kind} reference: {_shown(ref)}: expected {prefixes[0]}"
+            f"Invalid {kind} reference: {shorten(ref)}: expected {prefixes[0]}"
             "Name@version"
         )
     name, _, version = ref.removeprefix(prefix).rpartition("@")
     if not (name and version):
         raise ValueError(
             f"{kind.capitalize()} reference must include version (@version): "
-            f"{_shown(ref)}"
+            f"{shorten(ref)}"
         )
     return name, version
 
 
-def _shown(ref: str) -> str:
+def shorten(ref: str) -> str:
     """Return a reference for an error: short, without the secrets of a URL."""
     shown = redact(ref)
     return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._util.options import check_names
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.descriptions.local_schema import to_local_json
 from fastshard.typed.descriptions.structure import describe
@@ -17,7 +18,11 @@ from fastshard.typed.index.references import SCHEMA_PREFIXES, parse_schema_ref
 from fastshard.typed.index.schema_calls import publish_schema
 from fastshard.typed.stores.disk import LocalDiskStore
 from fastshard.typed.stores.protocol import AbstractDataStore
-from fastshard.typed.stores.writing import whole_source, write_to_store
+from fastshard.typed.stores.writing import (
+    DatasetOptions,
+    whole_source,
+    write_to_store,
+)
 
 if TYPE_CHECKING:
     from fastshard.typed.index.providers.protocol import IndexProvider
@@ -131,7 +136,7 @@ def insert_shards(
     Raises
     ------
     TypeError
-        It is no dataset, or its type has no description.
+        It is no dataset, its type has no description, or an option is unknown.
     ValueError
         Without a copy: the dataset is not all samples of its shards.
     OSError
@@ -143,6 +148,8 @@ def insert_shards(
         draft = draft._replace(metadata=ds._metadata)
     draft.check()
     store = data_store or repo.data_store or (LocalDiskStore() if copy else None)
+    if store is None:  # that of a store would check them
+        check_names("insert_dataset", options, DatasetOptions._fields)
     urls: list[str] = [] if store is not None else urls_of(ds)
     schema = store_schema(repo.provider, ds.sample_type, draft.schema_ref)
     if store is not None:

@@ -104,6 +104,16 @@ def test_only_datasets_are_inserted(bare_index):
         bare_index.insert_dataset("data.tar", name="n")
 
 
+def test_unknown_options_are_refused(index, bare_index, numbers):
+    for each in (index, bare_index):
+        with pytest.raises(TypeError, match="maxcunt"):
+            each.insert_dataset(numbers(), name="n", maxcunt=3)
+        assert each.list_datasets() == []
+    entry = bare_index.insert_dataset(numbers(), name="n", maxcount=3)
+    assert len(entry.data_urls) == 1  # nothing is copied
+    assert len(index.insert_dataset(numbers(), name="n", maxcount=3).data_urls) == 2
+
+
 def test_metadata_are_those_given_or_those_of_the_dataset(bare_index, numbers):
     ds = numbers()
     ds._metadata = {"of": "the dataset"}
