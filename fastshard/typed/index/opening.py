@@ -74,14 +74,15 @@ def source_of(
     options : dict
         Options of `Dataset`.
     """
-    if urls and all(scheme_of(url) == "at" for url in urls):
+    scheme = scheme_of(urls[0]) if urls else ""
+    if scheme in ("s3", "at") and all(scheme_of(url) == scheme for url in urls):
+        create = getattr(type(store), "create_source", None)  # with its credentials
+        if create is not None:
+            return create(store, list(urls))
+    if scheme == "at":
         from fastshard.typed.sources.blob import BlobSource
 
         return BlobSource.from_refs(list(urls), **select_remote(options))
-    if urls and all(scheme_of(url) == "s3" for url in urls):
-        create = getattr(type(store), "create_source", None)  # reads by credentials
-        if create is not None:
-            return create(store, list(urls))
     if store is not None:
         urls = [store.read_url(url) for url in urls]
     remote = select_remote(options)

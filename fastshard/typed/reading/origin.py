@@ -14,8 +14,7 @@ from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.shardset import WINDOW
 from fastshard.remote.options import RemoteOptions, select_remote
 from fastshard.typed.reading.iteration import FilteredIterator
-from fastshard.typed.sources.opening import as_source, open_source
-from fastshard.typed.sources.url import URLSource
+from fastshard.typed.sources.opening import as_source, open_source, source_of_paths
 
 __all__ = ["FilteredOrigin", "SampleOrigin", "ShardOrigin", "option_names"]
 
@@ -68,7 +67,7 @@ class ShardOrigin:
         if isinstance(source, FieldDataset):
             self._packed = source if source._plan.is_plain else source[:]
         elif isinstance(source, str | os.PathLike | Sequence):
-            source = URLSource(cast(Source, source), **select_remote(options))
+            source = source_of_paths(cast(Source, source), **select_remote(options))
         else:
             source = as_source(source)
         self.source: Any = source

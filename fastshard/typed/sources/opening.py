@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.listing import Location, Source
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.tarset import TarSet, require_tars
+from fastshard.remote.options import RemoteOptions
+from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.blob import BlobSource
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.listed import ListedSource
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.url import URLSource
 
-__all__ = ["as_source", "open_source"]
+__all__ = ["as_source", "open_source", "source_of_paths"]
 
 
 def as_source(source: object) -> DataSource:
@@ -28,13 +30,29 @@ def as_source(source: object) -> DataSource:
         The object is neither.
     """
     if isinstance(source, str | os.PathLike | Sequence):
-        return URLSource(cast(Source, source))
+        return source_of_paths(cast(Source, source))
     if isinstance(source, DataSource):
         return source
     raise TypeError(
         "a source must be a path, a URL, a sequence of them, or have list_shards, "
         f"open_shard and shards, got {type(source).__name__}"
     )
+
+
+def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedSource:
+    """Return the source of paths and URLs, or of the URLs of blobs.
+
+    Raises
+    ------
+    FastshardError
+        The source is a command.
+    ValueError
+        A URL beside those of blobs is not of a blob.
+    """
+    items = [source] if isinstance(source, str | os.PathLike) else source
+    if items and scheme_of(os.fspath(items[0])) == "at":
+        return BlobSource.from_refs([os.fspath(each) for each in items], **options)
+    return URLSource(source, **options)
 
 
 def open_source(source: object, **options: Any) -> Dataset[Any]:
