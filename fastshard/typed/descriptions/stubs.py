@@ -189,7 +189,7 @@ def stub_text(structure: Structure, ref: str) -> str:
             "",
             *class_lines(structure, ref, ""),
             "    def __init__(",
-            "        self,",
+            f"        {first_parameter(structure)},",
             *(f"        {line}," for line in parameters(structure, ref)),
             "    ) -> None: ...",
             "",
@@ -260,6 +260,14 @@ def class_lines(structure: Structure, ref: str, indent: str) -> list[str]:
         ),
         "",
     ]
+
+
+def first_parameter(structure: Structure) -> str:
+    """Return the name of the constructor's first parameter, that of no field."""
+    name = "self"
+    while any(each.name == name for each in structure.fields):
+        name = f"_{name}"
+    return name
 
 
 def parameters(structure: Structure, ref: str) -> list[str]:

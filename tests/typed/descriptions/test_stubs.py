@@ -139,6 +139,13 @@ def test_names_that_are_none_are_not_written(folder):
     assert not [*folder.path.rglob("Item*")]
 
 
+def test_a_field_of_the_name_self(folder):
+    found = structure(("self", INT), ("_self", STR, True))
+    text = folder.write(found, REF).with_suffix(".pyi").read_text()
+    compile(text, "stub", "exec")
+    assert make_type(found, REF)(self=1).self == 1
+
+
 HOSTILE = '"""\nimport os; os.abort()\n\'\'\' \\" \\N{DASH} \x00 \u2028 \ud800 #'
 
 
