@@ -9,8 +9,9 @@ run; the summary at the end says which are met.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from harness import SCALE, contenders, expect
 COUNT = max(int(10_000 * SCALE), 10)  # samples
 NUMBERS = 2_560  # float32 in a sample: 10 KiB
 BLOB = max(int(256 * SCALE), 1) << 20  # bytes
+LABEL = "science.alt.dataset.label"
+LIST = "com.atproto.repo.listRecords"
 
 
 @typed.packable
@@ -145,3 +148,62 @@ def blob_sha256(data: memoryview) -> str:
 def bench_blob(benchmark: Any, read: Callable[[memoryview], str], turn: int) -> None:
     expect(benchmark, "fastshard", "sha256", 1 / 1.02)
     benchmark.pedantic(read, (memoryview(bytes(BLOB)),), rounds=3)
+
+
+# Names among many records of a repository. The server is in this process: what counts
+# is the number of requests; the rival asks for the same pages.
+
+
+@pytest.fixture(scope="module")
+def labels() -> Iterator[Any]:
+    record_cid = import_module("support.servers.atproto.dag").record_cid
+    servers = import_module("support.servers.atproto.pds")
+    target = "at://did:plc:abc/science.alt.dataset.entry/x"
+    base = {"$type": LABEL, "datasetUri": target, "createdAt": "2026-11-22T06:08:44Z"}
+    with servers.FakePds() as pds:
+        account = pds.create_account("alice.test")
+        kept = account.records.setdefault(LABEL, {})
+        for i in range(COUNT):
+            record = {**base, "name": f"label {i}"}
+            kept[pds.next_key()] = record_cid(record), record
+        yield pds
+
+
+def label_first(pds: Any) -> int:
+    client = typed.Atmosphere(pds.url, plc_url=pds.plc.url)
+    loader = typed.LabelLoader(client)
+    loader.resolve("alice.test", "label 0")
+    pages = count_pages(pds)
+    loader.resolve("alice.test", f"label {COUNT // 2}")
+    assert pds.count() == 1  # a second look-up in a session asks once
+    pds.forget()
+    return pages
+
+
+def label_urllib3(pds: Any) -> int:
+    import urllib3
+
+    fields = {"repo": next(iter(pds.accounts)), "collection": LABEL, "limit": "100"}
+    with urllib3.PoolManager() as pool:
+        while True:
+            answer = pool.request("GET", f"{pds.url}/xrpc/{LIST}", fields=fields)
+            page = json.loads(answer.data)
+            if not page["records"]:
+                return count_pages(pds)
+            fields["cursor"] = page["cursor"]
+
+
+def count_pages(pds: Any) -> int:
+    pages: int = pds.count(LIST)
+    pds.forget()
+    return pages
+
+
+@contenders(
+    f"a label among {COUNT:,} records", fastshard=label_first, urllib3=label_urllib3
+)
+def bench_label(
+    benchmark: Any, labels: Any, read: Callable[[Any], int], turn: int
+) -> None:
+    assert read(labels) == -(-COUNT // 100) + 1  # the last page has no records
+    benchmark.pedantic(read, (labels,), rounds=3)

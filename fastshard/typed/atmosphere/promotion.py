@@ -48,21 +48,26 @@ class LocalEntry(Protocol):
     @property
     def name(self) -> str:
         """The name in its repository."""
+        ...
 
     @property
     def schema_ref(self) -> str:
         """Reference of the schema."""
+        ...
 
     @property
     def data_urls(self) -> list[str]:
         """Paths, URLs or patterns of the shards."""
+        ...
 
     @property
     def metadata(self) -> dict[str, Any] | None:
         """Metadata, with checksums of the shards."""
+        ...
 
     def open(self, sample_type: Any = None, **options: Any) -> Dataset[Any]:
         """Return the dataset."""
+        ...
 
 
 class SchemaIndex(Protocol):
@@ -70,6 +75,7 @@ class SchemaIndex(Protocol):
 
     def get_schema(self, ref: str, /) -> Mapping[str, Any]:
         """Return a schema as JSON; raise KeyError for an unknown one."""
+        ...
 
 
 def publish_samples(
