@@ -68,17 +68,21 @@ def postgres_provider() -> Any:
     provider: Any = found["PostgresProvider"]
 
     class PostgresProvider(provider):
+        _theirs: Any = None
+
         @property
         def _conn(self) -> Any:
             import psycopg
 
-            if not hasattr(self, "_theirs"):
+            if self._theirs is None:
+                self.store_schema("any", "1.0.0", "{}")  # makes the tables
+            if self._theirs is None or self._theirs.closed:
                 dsn = os.environ["POSTGRES_DSN"]
                 self._theirs = psycopg.connect(dsn, autocommit=True)
             return self._theirs
 
         def close(self) -> None:
-            if hasattr(self, "_theirs"):
+            if self._theirs is not None:
                 self._theirs.close()
             super().close()
 
