@@ -325,6 +325,9 @@ def from_lens_json(
     DescriptionError
         A part is missing, is of a wrong type, or is not known; the types have not the
         fields; the lens is opaque, or is code and that is not allowed.
+    TypeError
+        `source_type` or `view_type` is no packable class, or the code has no
+        annotations and they are not given.
     ImportError
         The module of the code cannot be imported.
 
@@ -465,6 +468,7 @@ def load_code(
     where: str,
 ) -> AnyLens:
     """Return a lens of functions that modules have."""
+    source, view = given
     found = import_code(getter, where)
     if isinstance(found, Lens):
         lens: AnyLens = found
@@ -473,6 +477,8 @@ def load_code(
         if putter["kind"] == "code_reference":
             put = import_code(putter, where)
         lens = Lens(found, put)
+        if source is not None and view is not None and not has_types(lens):
+            lens = function_lens(found, put, source, view, name)
     for expected, what in zip(given, ("source_type", "view_type"), strict=True):
         if expected is not None and getattr(lens, what) is not expected:
             raise DescriptionError(
@@ -481,6 +487,31 @@ def load_code(
                 where,
             )
     return lens
+
+
+def has_types(lens: AnyLens) -> bool:
+    """Return whether annotations of a lens's function say its types."""
+    try:
+        return isinstance(lens.source_type, type) and isinstance(lens.view_type, type)
+    except TypeError:
+        return False
+
+
+def function_lens(
+    get: Callable[..., Any],
+    put: Callable[..., Any] | None,
+    source: type,
+    view: type,
+    name: str,
+) -> AnyLens:
+    """Return a lens of functions without annotations."""
+    return make_lens(
+        get,
+        put,
+        types=(source, view),
+        name=name,
+        recipe=(function_lens, (get, put, source, view, name)),
+    )
 
 
 def import_code(data: Mapping[str, Any], where: str) -> Any:

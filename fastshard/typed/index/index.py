@@ -1222,6 +1222,9 @@ class Index:
         DescriptionError
             What is stored is no lens, is opaque, or is code and that is not allowed;
             the types are missing, or have not its fields.
+        TypeError
+            `source_type` or `view_type` is no packable class, or the code has no
+            annotations and they are not given.
         ImportError
             The module of the lens cannot be imported.
         OSError

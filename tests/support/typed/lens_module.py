@@ -28,6 +28,10 @@ def get_length(person: Person) -> Length:
     return Length(n=len(person.name))
 
 
+def bare_name(person):
+    return Name(text=person.name)
+
+
 length = typed.Lens(get_length)
 name = typed.Lens(get_name, put_name)
 NUMBER = 5

@@ -476,6 +476,22 @@ def test_code_of_other_types_is_refused():
         from_lens_json(CODE, allow_code=True, view_type=Both)
 
 
+def test_code_without_annotations_needs_types():
+    reference = {"module": lens_module.__name__, "qualname": "bare_name"}
+    record = LENGTH | {"getter": {"kind": "code_reference", **reference}}
+    lens = from_lens_json(
+        record,
+        allow_code=True,
+        source_type=lens_module.Person,
+        view_type=lens_module.Name,
+    )
+    for each in (lens, pickle.loads(pickle.dumps(lens))):
+        assert each(lens_module.Person("a", 1)) == lens_module.Name("a")
+        assert each.source_type is lens_module.Person
+    with pytest.raises(TypeError, match="no annotation"):
+        from_lens_json(record, allow_code=True, source_type=lens_module.Person)
+
+
 MODULE = lens_module.__name__
 
 
