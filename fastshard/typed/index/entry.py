@@ -79,10 +79,29 @@ class DatasetEntry:
         self.data_urls = list(data_urls)
         self.metadata = metadata
         self.legacy_uuid = legacy_uuid
-        self.cid = cid or generate_cid(
-            {"schema_ref": schema_ref, "data_urls": self.data_urls}
-        )
+        self.cid = cid or self._content_cid()
         self._opener: EntryOpener | None = None  # no field: not compared
+
+    def _content_cid(self) -> str:
+        return generate_cid(
+            {"schema_ref": self.schema_ref, "data_urls": self.data_urls}
+        )
+
+    def has_own_cid(self) -> bool:
+        """Return whether the CID is that of the schema and the URLs.
+
+        Returns
+        -------
+        bool
+
+        Examples
+        --------
+        >>> entry = index.get_dataset("images")
+        >>> moved = typed.DatasetEntry("a", entry.schema_ref, ["b.tar"], cid=entry.cid)
+        >>> entry.has_own_cid(), moved.has_own_cid()
+        (True, False)
+        """
+        return self.cid == self._content_cid()
 
     @property
     def checksums(self) -> dict[str, str]:

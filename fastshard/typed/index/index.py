@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fastshard.errors import IndexRowError
 from fastshard.typed.atmosphere.at_uri import is_did, is_handle
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.descriptions.lens_json import from_lens_json
@@ -528,7 +529,8 @@ class Index:
             It is no reference of a dataset; an account is not known; or the index has
             no network.
         FormatError
-            The row of the entry, or the record, is damaged.
+            The row of the entry, or the record, is damaged; or the entry's CID is not
+            that of its content.
         OSError
             The store cannot be read; a `RemoteError` of a server.
 
@@ -549,7 +551,7 @@ class Index:
             if reference.version is not None:
                 raise
             entry = provider.get_entry_by_name(reference.name)
-        return self._adopt(entry, repo)
+        return self._checked(entry, repo)
 
     @property
     def datasets(self) -> Iterator[DatasetEntry]:
@@ -646,7 +648,7 @@ class Index:
         KeyError
             There is none.
         FormatError
-            Its row is damaged.
+            Its row is damaged, or its CID is not that of its content.
         OSError
             The store cannot be read.
 
@@ -657,7 +659,7 @@ class Index:
         'images'
         """
         repo = self._repos[LOCAL]
-        return self._adopt(repo.provider.get_entry_by_cid(cid), repo)
+        return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def get_entry_by_name(self, name: str) -> DatasetEntry:
         """Return the entry of a name in the repository "local"; labels are not asked.
@@ -676,7 +678,7 @@ class Index:
         KeyError
             There is none.
         FormatError
-            Its row is damaged.
+            Its row is damaged, or its CID is not that of its content.
         OSError
             The store cannot be read.
 
@@ -686,7 +688,7 @@ class Index:
         ['data.tar']
         """
         repo = self._repos[LOCAL]
-        return self._adopt(repo.provider.get_entry_by_name(name), repo)
+        return self._checked(repo.provider.get_entry_by_name(name), repo)
 
     def remove(self, name: str) -> None:
         """Remove a dataset's entry and labels. Shards stay.
@@ -797,7 +799,8 @@ class Index:
         ValueError
             It is no name, or has another version.
         FormatError
-            The row of the label or the entry, or a record, is damaged.
+            The row of the label or the entry, or a record, is damaged; or the entry's
+            CID is not that of its content.
         OSError
             The store cannot be read; a `RemoteError` of a server.
 
@@ -814,7 +817,7 @@ class Index:
             return self._network().find_label(reference)
         repo = self._repos[reference.repo]
         cid, _ = repo.provider.get_label(reference.name, version)
-        return self._adopt(repo.provider.get_entry_by_cid(cid), repo)
+        return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     @property
     def labels(self) -> Iterator[tuple[str, str, str | None]]:
@@ -1608,7 +1611,7 @@ class Index:
         except KeyError:
             cid, _ = provider.get_label(reference.name, reference.version)
             entry = provider.get_entry_by_cid(cid)
-        return self._adopt(entry, repo)
+        return self._checked(entry, repo)
 
     def _owner(self, repo: str) -> str | None:
         """Return whose account a repository of the network is; None: one's own.
@@ -1641,6 +1644,24 @@ class Index:
             with suppress(KeyError):
                 return find_schema(provider, ref)
         raise KeyError(f"Schema not found: {ref}")
+
+    def _checked(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
+        """Return an entry that was looked up, if its CID is that of its content.
+
+        Raises
+        ------
+        IndexRowError
+            It is not: the row was changed.
+        """
+        if not entry.has_own_cid():
+            raise IndexRowError(
+                "expected the CID of the schema and the URLs",
+                repo.provider.location,
+                "entry",
+                shorten(entry.name),
+                "cid",
+            )
+        return self._adopt(entry, repo)
 
     def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
         """Return an entry that opens its shards by the index."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastshard import typed
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, IndexRowError
 from fastshard.typed.index.index import Index
 from support.typed.numbers import Number, Vector
 
@@ -640,3 +640,21 @@ def test_an_entry_without_shards_is_an_error(index):
     index.provider.store_entry(typed.DatasetEntry("n", REF, []))
     with pytest.raises(FileNotFoundError):
         len(index.get_dataset("n").open(Number))
+
+
+@pytest.mark.parametrize("change", [{"data_urls": ["/other.tar"]}, {"schema_ref": "x"}])
+def test_an_entry_whose_cid_does_not_fit_is_refused(index, numbers, change):
+    entry = index.add_entry(numbers(), name="n")
+    given = {"schema_ref": entry.schema_ref, "data_urls": entry.data_urls, **change}
+    index.provider.store_entry(typed.DatasetEntry("n", cid=entry.cid, **given))
+    for look_up in (
+        lambda: index.get_dataset("n"),
+        lambda: index.get_label("n"),
+        lambda: index.get_entry(entry.cid),
+        lambda: index.get_entry_by_name("n"),
+    ):
+        with pytest.raises(IndexRowError, match=r"cid of entry 'n'.*index\.db"):
+            look_up()
+    assert [each.has_own_cid() for each in index.list_datasets()] == [False]
+    index.remove("n")
+    assert index.list_datasets() == []
