@@ -16,7 +16,10 @@ from fastshard.typed.descriptions.lens_json import (
     mapping_of,
     to_lens_json,
 )
+from support.marks import not_sanitized
 from support.typed import lens_module
+
+pytestmark = not_sanitized  # tests no C code
 
 
 class Person(typed.PackableSample):

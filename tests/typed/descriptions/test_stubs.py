@@ -16,8 +16,10 @@ from fastshard.typed.descriptions.structure import (
     ValueType,
 )
 from fastshard.typed.descriptions.stubs import StubFolder
-from support.marks import slow
+from support.marks import not_sanitized, slow
 from support.processes import environment
+
+pytestmark = not_sanitized  # tests no C code
 
 INT, STR = ValueType("int"), ValueType("str")
 

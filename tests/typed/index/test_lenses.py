@@ -8,7 +8,10 @@ import pytest
 
 from fastshard import LensNotFoundError, typed
 from fastshard.errors import DescriptionError
+from support.marks import not_sanitized
 from support.typed import lens_module
+
+pytestmark = not_sanitized  # tests no C code
 
 REF = "atdata://local/lens/{}@{}"
 

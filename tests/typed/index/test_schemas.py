@@ -1,7 +1,6 @@
 """Schemas of an index: versions, equality, types, modules for editors, damage."""
 
 import json
-import multiprocessing
 import pickle
 import sqlite3
 import threading
@@ -13,8 +12,11 @@ from numpy.typing import NDArray
 from fastshard import typed
 from fastshard.errors import DescriptionError
 from fastshard.typed.descriptions.structure import describe
+from support.marks import not_sanitized
 from support.processes import run_script
 from support.typed.numbers import Number
+
+pytestmark = not_sanitized  # tests no C code
 
 REF = "atdata://local/schema/{}@{}"
 
@@ -251,31 +253,6 @@ def test_entries_open_with_the_type_of_their_schema(index):
 
 
 # -- Several at once
-
-
-def publish_many(path, barrier, refs):
-    index = typed.Index(path=path, atmosphere=None)
-    barrier.wait()
-    for i in range(10):
-        refs.put(index.publish_schema(made({f"f{i}": int}, "Shared")))
-
-
-def test_processes_that_publish_the_same_schemas(index, tmp_path):
-    context = multiprocessing.get_context("fork")
-    barrier, refs = context.Barrier(4), context.Queue()
-    path = tmp_path / "index.db"
-    processes = [
-        context.Process(target=publish_many, args=(path, barrier, refs))
-        for _ in range(4)
-    ]
-    for each in processes:
-        each.start()
-    found = [refs.get(timeout=60) for _ in range(40)]
-    for each in processes:
-        each.join()
-        assert each.exitcode == 0
-    assert sorted(set(found)) == stored(index)
-    assert len(set(found)) == 10
 
 
 def test_threads_that_publish_one_schema(index):

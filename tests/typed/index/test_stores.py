@@ -3,11 +3,14 @@
 import multiprocessing
 import threading
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.typed.index.index import Index
 from support.marks import not_sanitized
+from support.typed import lens_module
 from support.typed.numbers import Number
 
 pytestmark = not_sanitized  # tests no C code
@@ -131,3 +134,62 @@ def test_an_index_is_used_after_a_fork(connect):
     assert len(index.list_datasets()) == 5
     assert values(index.get_dataset("child 3").open()) == [0, 1, 2]
     assert len(index.list_schemas()) == 1
+
+
+def shared(i):
+    """Return a type of the name that all publish, with other fields for each number."""
+    fields = {f"field_{i}": int, "x": NDArray[np.float32], "note": str | None}
+    return type("Shared", (typed.PackableSample,), {"__annotations__": fields})
+
+
+def test_schemas_live_in_the_store(connect):
+    index = connect()
+    refs = [index.publish_schema(shared(i)) for i in (0, 1, 0)]
+    assert refs == [f"atdata://local/schema/Shared@1.0.{i}" for i in (0, 1, 0)]
+    again = connect()
+    assert again.publish_schema(shared(1)) == refs[1]
+    assert sorted(each["$ref"] for each in again.list_schemas()) == refs[:2]
+    assert again.get_schema(refs[1]) == index.get_schema(refs[1])
+    made = again.get_schema_type(refs[1])
+    assert made is index.get_schema_type(refs[1])
+    assert typed.schema_of(made) == typed.schema_of(shared(1))
+    with pytest.raises(KeyError):
+        again.get_schema_type("atdata://local/schema/Shared@1.0.2")
+
+
+def test_lenses_live_in_the_store(connect):
+    index = connect()
+    refs = [index.store_lens(lens_module.length, name="it's/l*") for _ in range(2)]
+    again = connect()
+    assert [again.get_lens(ref)["version"] for ref in refs] == ["1.0.0", "1.0.1"]
+    assert sorted(each["$ref"] for each in again.list_lenses()) == refs
+    assert again.list_lenses() == again.find_lenses("Person", "Length")
+    assert again.find_lenses("Person", "Person") == again.find_lenses("P*") == []
+    lens = again.load_lens(refs[0], allow_code=True)
+    assert lens(lens_module.Person("abc", 1)) == lens_module.Length(3)
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="no fork"
+)
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_processes_that_publish_the_same_schemas(connect):
+    fork = multiprocessing.get_context("fork")
+    barrier, published = fork.Barrier(4), fork.Queue()
+
+    def publish():
+        index = connect()
+        barrier.wait(60)
+        for i in range(6):
+            published.put((i, index.publish_schema(shared(i))))
+
+    processes = [fork.Process(target=publish) for _ in range(4)]
+    for each in processes:
+        each.start()
+    found = {published.get(timeout=60) for _ in range(24)}
+    for each in processes:
+        each.join(60)
+    assert [each.exitcode for each in processes] == [0] * 4
+    refs = sorted(ref for _, ref in found)
+    assert refs == sorted(each["$ref"] for each in connect().list_schemas())
+    assert len(refs) == 6
