@@ -116,6 +116,28 @@ def test_a_dataset_is_shown(index, call):
     assert (status, SECRET in out) == (0, False)
 
 
+def test_metadata_of_every_kind_are_json(index, call):
+    url = "https://h.example/a.tar?sig=" + SECRET
+    metadata = {
+        "título": "日本\u202e",
+        "what?now": 1,
+        "nan": float("nan"),
+        "list": [1, None, {"a": b"\xff"}],
+        "checksums": {url: "0" * 64},
+    }
+    ds = typed.Dataset[Picture](index.get_dataset("pictures").data_urls[0])
+    index.add_entry(ds, name="kinds", metadata=metadata)
+    status, out, _ = call("datasets", "show", "kinds")
+    assert status == 0
+    assert '  metadata  título: "日本\\u202e"' in out
+    assert '  metadata  list: [1, null, {"a": {"$bytes": "/w=="}}]' in out
+    assert "  metadata  what?now: 1" in out
+    (found,) = objects(call("datasets", "show", "kinds", "--json")[1])
+    assert found["metadata"]["nan"] == "nan"
+    assert list(found["metadata"]["checksums"]) == ["https://h.example/a.tar?..."]
+    assert SECRET not in out + json.dumps(found)
+
+
 def test_a_dataset_is_labelled(index, call):
     assert call("datasets", "label", "pictures", "2.1.0")[0] == 0
     assert index.get_label("pictures", "2.1.0").name == "pictures"

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import (
@@ -86,7 +87,8 @@ def shown(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     checksums = checksums_of(found)
     for name, value in (found["metadata"] or {}).items():
         if name != "checksums":
-            yield "metadata", f"{escape_name(name)}: {json.dumps(value)}"
+            text = json.dumps(value, ensure_ascii=False)
+            yield "metadata", f"{escape_name(name)}: {text}"
     for url in found["data_urls"]:
         yield "url", url
         if url in checksums:
@@ -189,13 +191,19 @@ def find_entry(index: Index, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of metadata as JSON can hold it; URLs without queries."""
+    """Return metadata as JSON can hold them; URLs of shards without queries."""
     if isinstance(value, dict):
-        return {redact(str(key)): plain(each) for key, each in value.items()}
+        found = {str(key): plain(each) for key, each in value.items()}
+        checksums = found.get("checksums")
+        if isinstance(checksums, dict):
+            found["checksums"] = {redact(url): x for url, x in checksums.items()}
+        return found
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has none
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)
