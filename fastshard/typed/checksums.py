@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import scheme_of
@@ -65,7 +65,9 @@ def verify_checksums(
     {'data/train-0000.tar': 'ok', 'data/train-0001.tar': 'skipped'}
     """
     metadata = entry.metadata
-    found = metadata.get("checksums") if isinstance(metadata, Mapping) else None
+    found = getattr(entry, "checksums", None)
+    if found is None and isinstance(metadata, Mapping):
+        found = metadata.get("checksums")
     stored: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     opened = Opener(entry, source)
     return {
@@ -90,8 +92,12 @@ class Opener:
     def open(self, url: str) -> IO[bytes]:
         """Open a shard; its name is no pattern."""
         source = self._source
-        if source is not None and url in source.list_shards():
-            return source.open_shard(url)
+        if source is not None:
+            shards, urls = source.list_shards(), list(self._entry.data_urls)
+            if url in shards:
+                return source.open_shard(url)
+            if len(shards) == len(urls):  # blobs, whose URLs name their server
+                return source.open_shard(shards[urls.index(url)])
         return URLSource._of_shards([url]).open_shard(url)
 
     @cached_property
@@ -99,6 +105,9 @@ class Opener:
         """The source of all shards, where one is known."""
         if self._given is not None:
             return self._given
+        of_record = getattr(self._entry, "_shard_source", None)
+        if of_record is not None:
+            return cast(DataSource, of_record())
         urls = self._entry.data_urls
         opener = getattr(self._entry, "_opener", None)
         if opener is not None and all(scheme_of(url) == "s3" for url in urls):

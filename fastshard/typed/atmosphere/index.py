@@ -14,6 +14,7 @@ from fastshard.typed.atmosphere.loading.shards import (
     blob_endpoint_url,
     checksums_of_storage,
     open_storage,
+    source_of_storage,
     storage_urls,
 )
 from fastshard.typed.atmosphere.promotion import publish_dataset, publish_samples
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fastshard.typed.atmosphere.stored_record import StoredRecord
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.descriptions.structure import Structure
+    from fastshard.typed.sources.protocol import DataSource
     from fastshard.typed.stores.protocol import AbstractDataStore
 
 __all__ = ["AtmosphereIndex", "AtmosphereIndexEntry"]
@@ -146,12 +148,22 @@ class AtmosphereIndexEntry:
 
     @property
     def checksums(self) -> dict[str, str]:
-        """SHA-256 digests by URL; the URL of a blob is ``at://did/blob/cid``."""
-        return checksums_of_storage(*self._storage)
+        """SHA-256 digests in hexadecimal, by the URLs of `data_urls`."""
+        storage, _ = self._storage
+        return checksums_of_storage(storage, self.data_urls)
+
+    def _shard_source(self) -> DataSource:
+        """Return the source of the shards, in the order of `data_urls`."""
+        if self._client is None:
+            raise ValueError(f"{self.uri} has no client to open it: use an index")
+        storage, did = self._storage
+        return source_of_storage(self._client, storage, self.uri, did)
 
     @property
     def _storage(self) -> tuple[Storage, str]:
         did = AtUri.parse(self.uri).authority
+        if self._client is not None:
+            did = self._client.resolve_did(did)
         return read_storage(self._fields.inside("storage")), did
 
     @overload
@@ -196,7 +208,7 @@ class AtmosphereIndexEntry:
         entry = EntryRecord.from_record(self._record, uri=self.uri)
         if sample_type is None:
             sample_type = SchemaLoader(self._client).get_type(entry.schema_ref)
-        did = AtUri.parse(self.uri).authority
+        did = self._client.resolve_did(AtUri.parse(self.uri).authority)
         ds = open_storage(
             self._client, entry.storage, self.uri, did, sample_type, **options
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -132,19 +132,25 @@ def publish_samples(
     if schema_uri is None:
         check_type(sample_type)
     given = {name: value for name, value in options.items() if value is not None}
+    number = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal number
+        for number, sample in enumerate(chain([first], iterator), 1):  # noqa: B007
+            yield sample
 
     def store() -> PublishedShards:
         from fastshard.typed.stores.blob import PDSBlobStore
         from fastshard.typed.stores.writing import write_to_store
 
-        every = chain([first], iterator)
+        every = counted()
         if data_store is None or isinstance(data_store, PDSBlobStore):
             blobs = data_store or PDSBlobStore(client)
             check_account(client, blobs)
             written: Any = blobs.write_shards(every, force=force, **given)
         else:
             written = write_to_store(data_store, every, prefix=fields.name, **given)
-        return shards_of(written, data_store)
+        return shards_of(written, data_store)._replace(samples=number)
 
     return publish_steps(client, fields, schema, store, version)
 

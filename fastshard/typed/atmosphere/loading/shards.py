@@ -33,6 +33,7 @@ __all__ = [
     "is_public_url",
     "open_storage",
     "s3_urls",
+    "source_of_storage",
     "storage_type",
     "storage_urls",
 ]
@@ -85,7 +86,7 @@ def s3_urls(storage: StorageS3) -> list[str]:
     return [f"{base}/{quote(shard.key, safe='/~')}" for shard in storage.shards]
 
 
-def checksums_of_storage(storage: Storage, did: str) -> dict[str, str]:
+def checksums_of_storage(storage: Storage, urls: list[str]) -> dict[str, str]:
     """Return the SHA-256 digests of shards, in hexadecimal, by their URLs."""
     if isinstance(storage, StorageBlobs):
         found = [each.checksum for each in storage.blobs]
@@ -95,7 +96,7 @@ def checksums_of_storage(storage: Storage, did: str) -> dict[str, str]:
         return {}
     return {
         url: checksum.digest.lower()
-        for url, checksum in zip(storage_urls(storage, did), found, strict=True)
+        for url, checksum in zip(urls, found, strict=True)
         if checksum is not None and checksum.algorithm == "sha256"
     }
 
@@ -122,12 +123,8 @@ def open_storage(
 
     Parameters
     ----------
-    client : Atmosphere
-    storage : StorageHttp, StorageS3, StorageBlobs or StorageExternal
-    uri : str
-        Of the entry.
-    did : str
-        Of the repository, which has the blobs.
+    client, storage, uri, did
+        As for `source_of_storage`.
     sample_type : type
     **options
         Options of `Dataset`. With ``store=``, shards in a bucket are read from the
@@ -144,18 +141,43 @@ def open_storage(
 
     if client._options["private_hosts"] is False:
         options.setdefault("private_hosts", False)
-    source: ListedSource
-    kind = storage_type(storage)
-    if isinstance(storage, StorageBlobs):
-        source = _blob_source(client, storage, did)
-    elif isinstance(storage, StorageS3) and (
-        storage.endpoint is None or options.get("store")
-    ):
-        source = _s3_source(storage, uri)
-    else:
-        urls = s3_urls(storage) if isinstance(storage, StorageS3) else None
-        source = _url_source(urls or storage_urls(storage, did), uri, kind != "s3")
+    source = source_of_storage(
+        client, storage, uri, did, in_bucket=bool(options.get("store"))
+    )
     return Dataset(source, sample_type, **options)
+
+
+def source_of_storage(
+    client: Atmosphere, storage: Storage, uri: str, did: str, *, in_bucket: bool = False
+) -> ListedSource:
+    """Return the source of the shards of a storage.
+
+    Parameters
+    ----------
+    client : Atmosphere
+    storage : StorageHttp, StorageS3, StorageBlobs or StorageExternal
+    uri : str
+        Of the entry.
+    did : str
+        Of the repository, which has the blobs.
+    in_bucket : bool
+        The caller says which server has the bucket.
+
+    Raises
+    ------
+    RecordError
+        A shard's place is no URL, or the URL is not one of a public server.
+    ValueError
+        The storage is of an unknown type.
+    """
+    storage_type(storage)  # a known one
+    if isinstance(storage, StorageBlobs):
+        return _blob_source(client, storage, did)
+    if isinstance(storage, StorageS3):
+        if storage.endpoint is None or in_bucket:
+            return _s3_source(storage, uri)
+        return _url_source(s3_urls(storage), uri, expand=False)
+    return _url_source(storage_urls(storage, did), uri, expand=True)
 
 
 def _blob_source(client: Atmosphere, storage: StorageBlobs, did: str) -> ListedSource:
@@ -180,7 +202,7 @@ def _s3_source(storage: StorageS3, uri: str) -> ListedSource:
     return S3Source(storage.bucket, keys, region=region)
 
 
-def _url_source(urls: list[str], uri: str, expand: bool) -> ListedSource:
+def _url_source(urls: list[str], uri: str, *, expand: bool) -> ListedSource:
     from fastshard.typed.sources.url import URLSource
 
     shards = []

@@ -66,13 +66,16 @@ class EntryFields(NamedTuple):
 
 
 def entry_record(
-    fields: EntryFields, schema_uri: str | AtUri, storage: Storage
+    fields: EntryFields,
+    schema_uri: str | AtUri,
+    storage: Storage,
+    samples: int | None = None,
 ) -> EntryRecord:
     """Return the record of a dataset; that of blobs has their size, too."""
-    size = None
+    size = None if samples is None else DatasetSize(samples)
     if isinstance(storage, StorageBlobs):
         nbytes = sum(each.blob.size for each in storage.blobs)
-        size = DatasetSize(bytes=nbytes, shards=len(storage.blobs))
+        size = DatasetSize(samples, nbytes, len(storage.blobs))
     metadata, content = fields.metadata, fields.content_metadata
     return EntryRecord(
         fields.name,

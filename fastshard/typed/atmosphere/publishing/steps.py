@@ -57,10 +57,13 @@ class PublishedShards(NamedTuple):
     storage : Storage
     made : iterable of str
         URLs of shards that were stored for it.
+    samples : int or None
+        Their number, if it is known.
     """
 
     storage: Storage
     made: Iterable[str] = ()
+    samples: int | None = None
 
 
 def publish_steps(
@@ -105,7 +108,7 @@ def publish_steps(
         shards = store()
         made += shards.made
         uri = schema.uri or _publish_schema(client, schema, made)
-        record = entry_record(fields, uri, shards.storage)
+        record = entry_record(fields, uri, shards.storage, shards.samples)
         entry = _find(client, record, did)
         if entry is None:
             entry = publish_record(client, record)

@@ -115,7 +115,7 @@ def test_checksums_are_by_url(client, expected):
     assert index.get_dataset(expected["calls"]["http, no checksums"]).checksums == {}
     blobs = index.get_dataset(expected["calls"]["blobs, content metadata"])
     (url,) = blobs.checksums
-    assert url.startswith("at://did:plc:ofakdki7l6loqyhejpnfgouk/blob/bafkrei")
+    assert "did:plc:ofakdki7l6loqyhejpnfgouk&cid=bafkrei" in url
     assert blobs.checksums[url].startswith("43297c12")
 
 

@@ -79,7 +79,8 @@ def test_samples_are_published_in_order(index, digits, fake_pds, records, tmp_pa
     assert (label["version"], label["description"]) == ("1.0.0", "ten digits")
     assert (entry.name, entry.tags, entry.license) == ("digits", ["a"], "MIT")
     assert entry.metadata == {"rate": 0.5}
-    assert found["size"]["shards"] == 3
+    nbytes = sum(each["blob"]["size"] for each in found["storage"]["blobs"])
+    assert found["size"] == {"samples": 10, "bytes": nbytes, "shards": 3}
     for name in ("@alice.test/digits", "@alice.test/digits@1.0.0", entry.uri):
         assert index.get_dataset(name) == entry
     again = entry.open(cache_dir=tmp_path)
@@ -89,10 +90,32 @@ def test_samples_are_published_in_order(index, digits, fake_pds, records, tmp_pa
 
 def test_checksums_of_blobs_are_those_of_the_bytes(index, digits, client):
     entry = index.write_samples(digits, name="digits", maxcount=5)
+    assert list(entry.checksums) == entry.data_urls
     for url, digest in entry.checksums.items():
-        did, _, cid = url.removeprefix("at://").split("/")
-        assert hashlib.sha256(client.get_blob(did, cid)).hexdigest() == digest
-    assert len(entry.checksums) == 2
+        blob = client.get_blob(client.did, url.rpartition("=")[2])
+        assert hashlib.sha256(blob).hexdigest() == digest
+    bare = typed.AtmosphereIndexEntry(entry.uri, entry.record)
+    assert list(bare.checksums) == bare.data_urls
+    assert bare.data_urls[0].startswith(f"at://{client.did}/blob/bafkrei")
+    assert set(typed.verify_checksums(entry).values()) == {"skipped"}
+
+
+def test_checksums_are_compared_with_what_a_server_has(
+    index, digits, fake_pds, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FASTSHARD_CACHE", str(tmp_path))
+    entry = index.write_samples(digits, name="digits", maxcount=5)
+    found = typed.verify_checksums(entry, remote=True)
+    assert found == dict.fromkeys(entry.data_urls, "ok")
+
+    record = entry.record
+    record["storage"]["blobs"][1]["checksum"]["digest"] = "00" * 32
+    del record["storage"]["blobs"][0]["checksum"]
+    wrong = typed.AtmosphereIndexEntry(entry.uri, record, index.client)
+    assert list(typed.verify_checksums(wrong, remote=True).values()) == [
+        "skipped",
+        "mismatch",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["blob", "schema", "entry", "label"])
@@ -231,7 +254,7 @@ def test_a_dataset_of_local_files_is_uploaded_as_it_is(
     ds = typed.Dataset[digit_type](path)
     entry = index.insert_dataset(ds, name="digits", tags=["a"])
     (url,) = entry.checksums
-    blob = client.get_blob(client.did, url.rpartition("/")[2])
+    blob = client.get_blob(client.did, url.rpartition("=")[2])
     assert blob == (tmp_path / "digits.tar").read_bytes()
     assert str(tmp_path) not in json.dumps(records("entry"))
 
