@@ -8,6 +8,7 @@ traceback holds a secret: an attempt returns its error, and its caller raises it
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -30,7 +31,7 @@ from fastshard.remote.http import (
 from fastshard.remote.http_connection import CONNECT, current_read, proxy_for
 from fastshard.remote.http_response import TRANSIENT, retry_after
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, ReadCancelledError, RetryError
+from fastshard.remote.retry import SLOWEST, Deadline, ReadCancelledError, RetryError
 from fastshard.remote.urls import Url, normalize_url, origin_of
 
 __all__ = ["HttpExchange", "ServiceRequest"]
@@ -91,13 +92,6 @@ class ServiceRequest:
         self.attempts = attempts
         self.seconds = seconds
         self.sent = False  # whether a server may have got the last attempt
-        self._most_moved = 0  # bytes sent and received by the longest attempt
-
-    def extend(self, deadline: Deadline, moved: int) -> None:
-        """Extend a deadline by the bytes that an attempt was the first to move."""
-        if self.seconds is None and moved > self._most_moved:
-            deadline.extend(moved - self._most_moved)
-            self._most_moved = moved
 
     def redact(self, text: str) -> str:
         """Return a text of the server without the secrets of the request."""
@@ -109,6 +103,39 @@ class ServiceRequest:
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url.redacted}>"
+
+
+class TimeLimit:
+    """Time limit of a request that moves with its progress.
+
+    Without progress it ends after `timeout` seconds; altogether it takes at most that
+    and one second for each 100 KB.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds.
+    whole : float or None
+        Seconds of the whole request, whatever its progress.
+
+    Attributes
+    ----------
+    deadline : Deadline
+    """
+
+    def __init__(self, timeout: float, whole: float | None) -> None:
+        self.deadline = Deadline(timeout if whole is None else whole)
+        self._moves = whole is None
+        self._timeout = int(timeout * 1e9)  # ns
+        self._end = self.deadline.at  # ns, without any progress
+        self._most = 0  # bytes, of any attempt
+
+    def advance(self, nbytes: int) -> None:
+        """Record how many bytes an attempt has sent or received."""
+        if self._moves:
+            self._most = max(self._most, nbytes)
+            latest = self._end + int(self._most / SLOWEST * 1e9)
+            self.deadline.at = min(time.monotonic_ns() + self._timeout, latest)
 
 
 class HttpExchange:
@@ -147,11 +174,11 @@ class HttpExchange:
         RemoteError
             There is no answer in time, or it is not one of HTTP.
         """
-        seconds = request.seconds
-        deadline = Deadline(self.settings.timeout if seconds is None else seconds)
+        limit = TimeLimit(self.settings.timeout, request.seconds)
+        deadline = limit.deadline
         redacted, attempt = request.url.redacted, 0
         while True:
-            found = self._follow(request, trusted, deadline)
+            found = self._follow(request, trusted, limit)
             if isinstance(found, Answer):
                 found.attempts = attempt + 1
                 return found
@@ -165,7 +192,7 @@ class HttpExchange:
             attempt += 1
 
     def _follow(
-        self, request: ServiceRequest, trusted: bool, deadline: Deadline
+        self, request: ServiceRequest, trusted: bool, limit: TimeLimit
     ) -> Answer | Exception:
         """Make one attempt, with its redirects."""
         try:
@@ -173,7 +200,7 @@ class HttpExchange:
         except FastshardError as error:
             return error
         for _ in range(MOST_REDIRECTS):
-            found = self._attempt(request, target, trusted, deadline)
+            found = self._attempt(request, target, trusted, limit)
             if not isinstance(found, Answer) or found.status not in REDIRECTS:
                 return found
             if request.method != "GET":
@@ -187,18 +214,18 @@ class HttpExchange:
         return RemoteError(reason, request.url.redacted)
 
     def _attempt(
-        self, request: ServiceRequest, target: str, trusted: bool, deadline: Deadline
+        self, request: ServiceRequest, target: str, trusted: bool, limit: TimeLimit
     ) -> Answer | Exception:
         """Send a request once; return its answer, or what went wrong."""
         if self.by_proxy and proxy_for(origin_of(target)) is not None:
             trusted = True
         client = client_for(self.trusted if trusted else self.settings)
         response, request.sent = None, True
-        current_read.deadline = deadline
+        current_read.deadline = limit.deadline
         current_read.connection = None
         try:
-            response = _send(client, request, target, deadline)
-            answer = _receive(request, response, deadline)
+            response = _send(client, request, target, limit)
+            answer = _receive(request, response, limit)
             if isinstance(answer, Answer):
                 response = None
                 return answer
@@ -220,7 +247,7 @@ class HttpExchange:
 
 
 def _send(
-    client: HttpClient, request: ServiceRequest, target: str, deadline: Deadline
+    client: HttpClient, request: ServiceRequest, target: str, limit: TimeLimit
 ) -> urllib3.BaseHTTPResponse:
     """Send a request; return the response with its body unread."""
     origin = origin_of(target)
@@ -232,10 +259,10 @@ def _send(
         size, pieces = request.body.open()
         headers["Content-Length"] = str(size)
         headers["Content-Type"] = request.body.kind
-        pieces = _paced(pieces, deadline, request)
+        pieces = _paced(pieces, limit)
     elif request.method == "POST":
         headers["Content-Length"] = "0"
-    remaining = deadline.remaining()
+    remaining = limit.deadline.remaining()
     pool, takes_urls = client.pool_for(origin)
     base, question, query = target.partition("?")
     current_read.query = question + query if query else ""
@@ -254,26 +281,23 @@ def _send(
     return response
 
 
-def _paced(
-    pieces: Iterator[Any], deadline: Deadline, request: ServiceRequest
-) -> Iterator[Any]:
-    """Yield pieces of a body until its deadline, or until the server answers."""
-    first, sent = True, 0
+def _paced(pieces: Iterator[Any], limit: TimeLimit) -> Iterator[Any]:
+    """Yield pieces of a body until its time is over, or until the server answers."""
+    total = 0
     for piece in pieces:
         sock = current_read.connection.sock
         # A TLS socket may be readable without an answer, for a session's tickets.
-        if not first and not isinstance(sock, ssl.SSLSocket) and wait_for_read(sock, 0):
+        if total and not isinstance(sock, ssl.SSLSocket) and wait_for_read(sock, 0):
             current_read.cut = True
             return
-        sock.settimeout(deadline.remaining())
+        sock.settimeout(limit.deadline.remaining())
         yield piece
-        first = False
-        sent += len(piece)
-        request.extend(deadline, sent)
+        total += len(piece)
+        limit.advance(total)
 
 
 def _receive(
-    request: ServiceRequest, response: urllib3.BaseHTTPResponse, deadline: Deadline
+    request: ServiceRequest, response: urllib3.BaseHTTPResponse, limit: TimeLimit
 ) -> Answer | RetryError | RemoteError:
     """Read the body of a response within its limits."""
     url, status = request.url.redacted, response.status
@@ -299,7 +323,7 @@ def _receive(
         if total > most:
             return _too_large(most, url, status)
         sink(piece)
-        request.extend(deadline, total)
+        limit.advance(total)
     answer = Answer(status, headers, b"".join(pieces), url)
     if current_read.cut:
         current_read.cut = False

@@ -20,6 +20,7 @@ from fastshard.typed.atmosphere.at_uri import is_nsid
 __all__ = ["AnswerFields", "Service", "XrpcClient", "check_service"]
 
 T = TypeVar("T")
+ATTEMPTS = 4  # for bodies, which take long
 LONGEST = 300  # characters of a server's text in an error
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NOT_FOUND = ("RecordNotFound", "RepoNotFound")  # names of errors
@@ -154,7 +155,7 @@ class XrpcClient:
             headers=headers,
             body=body,
             repeatable=repeatable,
-            attempts=3,
+            attempts=ATTEMPTS,
             seconds=seconds,
         )
         return self._call(service, request)
@@ -186,7 +187,9 @@ class XrpcClient:
             As `query`.
         """
         url = _url(service, nsid, params)
-        request = ServiceRequest("GET", url, most=most, open_sink=open_sink)
+        request = ServiceRequest(
+            "GET", url, most=most, open_sink=open_sink, attempts=ATTEMPTS
+        )
         answer = self._exchange.send(request, trusted=service.trusted)
         if answer.status != 200:
             raise _refusal(answer, request, _method_url(request))

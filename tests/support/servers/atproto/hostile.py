@@ -16,7 +16,18 @@ from typing import Any
 
 from support.servers.atproto.xrpc import Call, Reply
 
-__all__ = ["ANSWERS", "SLOW", "Hook", "break_after", "only", "raw", "redirect", "say"]
+__all__ = [
+    "ANSWERS",
+    "SLOW",
+    "Hook",
+    "break_after",
+    "endless",
+    "only",
+    "raw",
+    "redirect",
+    "say",
+    "silent",
+]
 
 Hook = Callable[[Call], Reply | None]
 JSON = {"content-type": "application/json"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -130,6 +132,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"" if self.command == "HEAD" else body)
         self.wfile.flush()
 
+    def finish(self) -> None:
+        """Close both files, also after the client has left."""
+        for file in (self.wfile, self.rfile):
+            with contextlib.suppress(OSError):
+                file.close()
+
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
@@ -143,15 +151,15 @@ class Listener(ThreadingHTTPServer):
     def __init__(self, owner: XrpcServer) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.owner = owner
-        self.open: set[Any] = set()
+        self.open: dict[threading.Thread, Any] = {}
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.open.discard(request)
-        super().shutdown_request(request)
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        thread = threading.current_thread()
+        self.open[thread] = request
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            del self.open[thread]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: clients break connections."""
@@ -194,8 +202,10 @@ class XrpcServer:
         self.stopping.set()
         self.listener.shutdown()
         self.listener.server_close()
-        for connection in list(self.listener.open):
-            self.listener.shutdown_request(connection)
+        for thread, connection in list(self.listener.open.items()):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
         self.thread.join()
 
     def record(self, call: Call) -> None:
