@@ -93,9 +93,11 @@ def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     fields = {}
     arguments: dict[type, Arguments] = {}
     bind_parameters(cls, {}, arguments)
+    scopes: dict[type, dict[str, Any]] = {}  # of many fields, a base's is made once
     for field in dataclasses.fields(cls):
         base, annotation = found.get(field.name, (cls, field.type))
-        hint = evaluate(annotation, base, f"{cls.__qualname__}.{field.name}")
+        scope = scopes[base] = scopes.get(base) or names_of(base)
+        hint = evaluate(annotation, base, f"{cls.__qualname__}.{field.name}", scope)
         hint = substitute(hint, arguments.get(base, {}))
         fields[field.name] = split_metadata(hint)
     return fields
@@ -147,12 +149,20 @@ def own_annotations(base: type) -> dict[str, Any]:
     return own
 
 
-def evaluate(annotation: Any, base: type, where: str) -> Any:
-    """Return the type that an annotation of a class means, with its metadata."""
+def names_of(base: type) -> dict[str, Any]:
+    """Return what the names in annotations of a class stand for."""
     module = sys.modules.get(base.__module__)
     names = {**vars(base), **(vars(module) if module is not None else {})}
     names |= {each.__name__: each for each in getattr(base, "__type_params__", ())}
     names |= vars(base).get("__fastshard_locals__", {})
+    return names
+
+
+def evaluate(
+    annotation: Any, base: type, where: str, names: dict[str, Any] | None = None
+) -> Any:
+    """Return the type that an annotation of a class means, with its metadata."""
+    names = names_of(base) if names is None else names
     holder = type("Holder", (), {"__annotations__": {"field": annotation}})
     try:
         hints = typing.get_type_hints(holder, vars(builtins), names, True)
