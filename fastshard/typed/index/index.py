@@ -543,14 +543,9 @@ class Index:
         if reference.repo is None:
             return self._network().find(reference)
         repo = self._repos[reference.repo]
-        provider = repo.provider
-        try:
-            cid, _ = provider.get_label(reference.name, reference.version)
-            entry = provider.get_entry_by_cid(cid)
-        except KeyError:
-            if reference.version is not None:
-                raise
-            entry = provider.get_entry_by_name(reference.name)
+        entry = _find_label(repo.provider, reference)
+        if entry is None:
+            entry = repo.provider.get_entry_by_name(reference.name)
         return self._checked(entry, repo)
 
     @property
@@ -1605,13 +1600,11 @@ class Index:
         if reference.repo is None:
             raise ValueError(f"{name} is of the network already")
         repo = self._repos[reference.repo]
-        provider = repo.provider
-        try:
-            entry = provider.get_entry_by_name(reference.name)
-        except KeyError:
-            cid, _ = provider.get_label(reference.name, reference.version)
-            entry = provider.get_entry_by_cid(cid)
-        return self._checked(entry, repo)
+        with suppress(KeyError):
+            entry = repo.provider.get_entry_by_name(reference.name)
+            return self._checked(entry, repo)
+        cid, _ = repo.provider.get_label(reference.name, reference.version)
+        return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def _owner(self, repo: str) -> str | None:
         """Return whose account a repository of the network is; None: one's own.
@@ -1665,7 +1658,29 @@ class Index:
 
     def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
         """Return an entry that opens its shards by the index."""
-        return entry._of(EntryShards(repo, self._schema_type))
+        client = self._atmosphere
+        if isinstance(client, Anonymous):
+            client = None
+        return entry._of(EntryShards(repo, self._schema_type, client))
+
+
+def _find_label(
+    provider: IndexProvider, reference: DatasetReference
+) -> DatasetEntry | None:
+    """Return the entry of a label; None if there may be one of the name.
+
+    Raises
+    ------
+    KeyError
+        A version is asked for that is not there.
+    """
+    try:
+        cid, _ = provider.get_label(reference.name, reference.version)
+        return provider.get_entry_by_cid(cid)
+    except KeyError:
+        if reference.version is not None:
+            raise
+        return None
 
 
 def _provider_of(

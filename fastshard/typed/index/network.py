@@ -53,12 +53,19 @@ class Network:
         try:
             return self.find_label(reference)
         except KeyError:
-            if reference.version is not None:
+            entry = self.find_name(reference)
+            if entry is None:
                 raise
-            for entry in self.index.list_datasets(reference.authority):
-                if entry.record.get("name") == reference.name:
-                    return entry
-            raise
+            return entry
+
+    def find_name(self, reference: DatasetReference) -> AtmosphereIndexEntry | None:
+        """Return the latest dataset of a name without a version, or None."""
+        if reference.version is not None:
+            return None
+        for entry in self.index.list_datasets(reference.authority):
+            if entry.record.get("name") == reference.name:
+                return entry
+        return None
 
     def find_label(self, reference: DatasetReference) -> AtmosphereIndexEntry:
         """Return the entry that a label names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fastshard._util.globs import has_magic
 from fastshard.remote.options import select_remote
@@ -13,6 +13,7 @@ from fastshard.typed.dataset import Dataset
 from fastshard.typed.sources.url import URLSource
 
 if TYPE_CHECKING:
+    from fastshard.typed.atmosphere.client import Atmosphere
     from fastshard.typed.index.entry import DatasetEntry
     from fastshard.typed.index.repository import Repository
     from fastshard.typed.stores.protocol import AbstractDataStore
@@ -28,10 +29,13 @@ class EntryShards(NamedTuple):
     repo : Repository
     schema_type : callable
         ``schema_type(ref, repo)`` returns the class that a schema describes.
+    client : Atmosphere or None
+        Finds blobs; None: by the environment.
     """
 
     repo: Repository
     schema_type: Callable[[str, Repository], type[Any]]
+    client: Atmosphere | None = None
 
     def open_entry(
         self, entry: DatasetEntry, sample_type: type[Any] | None, **options: Any
@@ -56,12 +60,16 @@ class EntryShards(NamedTuple):
             An option is unknown.
         """
         kind = sample_type or self.schema_type(entry.schema_ref, self.repo)
-        source = source_of(entry.data_urls, self.repo.data_store, options)
+        store = self.repo.data_store
+        source = source_of(entry.data_urls, store, options, self.client)
         return Dataset(source, kind, **options)
 
 
 def source_of(
-    urls: Sequence[str], store: AbstractDataStore | None, options: dict[str, Any]
+    urls: Sequence[str],
+    store: AbstractDataStore | None,
+    options: dict[str, Any],
+    client: Atmosphere | None = None,
 ) -> Any:
     """Return the source of the shards of an entry.
 
@@ -73,16 +81,25 @@ def source_of(
         Where the shards may have been written.
     options : dict
         Options of `Dataset`.
+    client : Atmosphere, optional
+        Finds blobs.
     """
     scheme = scheme_of(urls[0]) if urls else ""
-    if scheme in ("s3", "at") and all(scheme_of(url) == scheme for url in urls):
-        create = getattr(type(store), "create_source", None)  # with its credentials
-        if create is not None:
-            return create(store, list(urls))
+    if any(scheme_of(url) != scheme for url in urls):
+        scheme = ""
     if scheme == "at":
         from fastshard.typed.sources.blob import BlobSource
+        from fastshard.typed.stores.blob import PDSBlobStore
 
-        return BlobSource.from_refs(list(urls), **select_remote(options))
+        if issubclass(type(store), PDSBlobStore):
+            client = cast(PDSBlobStore, store).client
+        remote = select_remote(options)
+        return BlobSource.from_refs(list(urls), client=client, **remote)
+    if scheme == "s3":
+        from fastshard.typed.stores.s3 import S3DataStore
+
+        if issubclass(type(store), S3DataStore):  # with its credentials
+            return cast(S3DataStore, store).create_source(list(urls))
     if store is not None:
         urls = [store.read_url(url) for url in urls]
     remote = select_remote(options)

@@ -341,13 +341,22 @@ def test_records_are_not_removed_by_an_index(alice, pds):
     assert len(records(pds, "entry")) == 1
 
 
-def test_a_local_entry_of_blobs_is_opened(alice, index, clients, tmp_path):
+@pytest.mark.parametrize("how", ["environment", "client", "store"])
+def test_a_local_entry_of_blobs_is_opened(
+    alice, index, clients, tmp_path, how, monkeypatch
+):
     store = typed.PDSBlobStore(clients[0])
     alice.write_samples(numbers(2), name="@alice.test/a")  # a record refers to them
     entry = index.write_samples(numbers(2), name="blobs", data_store=store)
     assert all(
         url.startswith(f"at://{clients[0].did}/blob/") for url in entry.data_urls
     )
+    if how != "environment":
+        monkeypatch.setenv("ATDATA_PLC_URL", "http://127.0.0.1:1")
+    if how == "client":
+        index = index.with_atmosphere(clients[2])
+    elif how == "store":
+        index = Index(index.provider, data_store=store, atmosphere=None)
     assert values(index.get_dataset("blobs"), tmp_path) == [0, 1]
 
 
