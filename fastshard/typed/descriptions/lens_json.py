@@ -128,6 +128,9 @@ def mapping_of(lens: AnyLens) -> tuple[Pairs, Pairs | None] | None:
         make, arguments = recipe
         if make is mapping_lens:
             return arguments[2], arguments[3]
+        if make is Lens.identity:
+            same = tuple((name, name) for name in sorted(field_names(arguments[0])))
+            return same, same
         if make is compose:
             return joined_mapping(*map(mapping_of, arguments))
         return None

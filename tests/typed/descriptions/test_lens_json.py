@@ -405,6 +405,19 @@ def test_chains_of_copies_are_copies():
         assert loaded.put(Name("z"), each) == (first | second).put(Name("z"), each)
 
 
+def test_the_identity_copies_all_fields():
+    record = to_lens_json(typed.Lens.identity(Person), name="same", version="1.0.0")
+    lens = from_lens_json(record, source_type=Person, view_type=Person)
+    person = Person("a", 1, "b")
+    assert lens(person) == person
+    assert lens.put(Person("c", 2), person) == Person("c", 2)
+    pairs = (("name", "name"), ("age", "age"))
+    assert mapping_of(typed.Lens.identity(Person) | typed.Lens(several, put)) == (
+        pairs,
+        pairs,
+    )
+
+
 def test_fields_that_the_type_between_fills_are_no_copies():
     class Last(typed.PackableSample):
         extra: float
