@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-__all__ = ["AtomicFile", "make_directory", "replace_file", "sync_directory"]
+__all__ = [
+    "AtomicFile",
+    "make_directory",
+    "name_full_disk",
+    "replace_file",
+    "sync_directory",
+]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that writes raise unnamed
 
@@ -144,11 +150,16 @@ def replace_file(
         yield new.file
         new.commit()
     except OSError as error:
-        if error.errno in FULL and error.filename is None:
-            error.filename = os.fspath(path)
+        name_full_disk(error, path)
         raise
     finally:
         new.discard()
+
+
+def name_full_disk(error: OSError, path: str | os.PathLike[str]) -> None:
+    """Add the file's name to the error of a write to a full disk, which has none."""
+    if error.errno in FULL and error.filename is None:
+        error.filename = os.fspath(path)
 
 
 def _discard(file: BinaryIO, temporary: str, pid: int) -> None:

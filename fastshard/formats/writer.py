@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
-from fastshard._util.files import make_directory
+from fastshard._util.files import make_directory, name_full_disk
 from fastshard._util.options import check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import escape_line
@@ -336,8 +336,10 @@ class ShardWriter:
         builder = self._builder_for(key, size)
         try:
             builder.append(key, members, size)
-        except BaseException:
+        except BaseException as error:
             self._abandon()
+            if isinstance(error, OSError):
+                name_full_disk(error, builder.path)
             raise
 
     def close(self) -> None:
@@ -511,6 +513,9 @@ class ShardWriter:
                 builder.new.commit()
             if self._digests is not None and builder.digest is not None:
                 self._digests[path] = builder.digest.result()
+        except OSError as error:
+            name_full_disk(error, builder.path)
+            raise
         finally:
             builder.discard()
         self._shards.append(path)

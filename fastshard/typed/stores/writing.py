@@ -16,7 +16,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
 from fastshard._core.typed.shard import copy_payload
-from fastshard._util.files import AtomicFile, replace_file
+from fastshard._util.files import AtomicFile, name_full_disk, replace_file
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError
@@ -392,6 +392,9 @@ def copy_file(source: DataSource, name: str, path: str, expected: str | None) ->
         new.file.flush()
         contents = scan_file(new.temporary, redact(name))
         new.commit()
+    except OSError as error:
+        name_full_disk(error, path)
+        raise
     finally:
         new.discard()
     with LocalFile(path) as local:

@@ -235,6 +235,43 @@ write_to_store(typed.LocalDiskStore(sys.argv[1]), samples(), prefix="p", maxcoun
             assert len(tar.getmembers()) == 3
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no limits of files")
+@pytest.mark.parametrize("size", [1000, 3_000_000])
+def test_a_full_disk_names_the_shard_and_leaves_nothing(tmp_path, size):
+    code = """
+import resource, signal, sys
+from fastshard import typed
+from fastshard.typed.stores.writing import copy_shards, write_to_store
+@typed.packable
+class Blob:
+    data: bytes
+size = int(sys.argv[2])
+samples = [Blob(bytes(size)) for _ in range(500_000 // size + 1)]
+source = typed.write_samples(samples, sys.argv[1] + "/in.tar").source
+store = typed.LocalDiskStore(sys.argv[1] + "/store")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for call, given in ((write_to_store, samples), (copy_shards, source)):
+    try:
+        call(store, given, prefix="p")
+    except OSError as error:
+        print(error.filename)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(size)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    written, copied = done.stdout.splitlines()
+    for path in (written, copied):
+        assert Path(path).parent == tmp_path / "store" / "p"
+        assert path.endswith("--000000.tar")
+    assert not names(tmp_path / "store")
+
+
 def test_a_sample_that_cannot_be_stored_is_named(store):
     with pytest.raises(TypeError, match=r"sample 1 .*'x'"):
         write_to_store(store, [Number(1), Number(object())], prefix="p")
