@@ -40,8 +40,10 @@ class Servers:
     Attributes
     ----------
     urls : list of str
-    plc : str
+    plc, password : str
     """
+
+    password = PASSWORD
 
     def __init__(self, urls: list[str], plc: str) -> None:
         self.urls = urls
