@@ -52,7 +52,7 @@ def run(path, work, both=True):
         ("webshart", "webshart", 18),
         ("huggingface", "datasets", 23),
         ("mosaicml", "streaming", 16),
-        ("atdata", "atdata", 15),
+        ("atdata", "atdata", 23),
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):

@@ -590,7 +590,8 @@ class Index:
         if repo is None:
             return list(self.datasets)
         if repo not in self._repos:
-            return [*self._network().index.list_datasets(self._owner(repo))]
+            owner = self._owner(repo)  # a KeyError before one of no network
+            return [*self._network().index.list_datasets(owner)]
         found = self._repos[repo]
         return [self._adopt(entry, found) for entry in found.provider.iter_entries()]
 
@@ -855,7 +856,8 @@ class Index:
         if repo is None:
             return list(self.labels)
         if repo not in self._repos:
-            return list(self._network().labels(self._owner(repo)))
+            owner = self._owner(repo)
+            return list(self._network().labels(owner))
         return list(self._repos[repo].provider.iter_labels())
 
     # -- Schemas

@@ -658,3 +658,9 @@ def test_an_entry_whose_cid_does_not_fit_is_refused(index, numbers, change):
     assert [each.has_own_cid() for each in index.list_datasets()] == [False]
     index.remove("n")
     assert index.list_datasets() == []
+
+
+@pytest.mark.parametrize("call", ["list_datasets", "list_labels"])
+def test_a_repository_that_is_not_there_is_named_without_a_network(bare_index, call):
+    with pytest.raises(KeyError, match="Unknown repository 'nothing'"):
+        getattr(bare_index, call)("nothing")

@@ -357,7 +357,7 @@ class IndexProvider(ABC):
         >>> provider.get_label("best")
         Traceback (most recent call last):
         ...
-        KeyError: "no label 'best' in index.db"
+        KeyError: "No label 'best' in index.db"
         """
         raise NotImplementedError(f"{self.location} removes no labels")
 

@@ -229,7 +229,7 @@ def no_entry(by: str, value: str, location: str) -> KeyError:
 def no_label(name: str, version: str | None, location: str) -> KeyError:
     """Return the error of a label that is not there."""
     which = f" of version {shorten(version)!r}" if version else ""
-    return KeyError(f"no label {shorten(name)!r}{which} in {location}")
+    return KeyError(f"No label {shorten(name)!r}{which} in {location}")
 
 
 def is_text(value: str) -> bool:
