@@ -177,6 +177,14 @@ def test_names_that_are_not_there(index, call, args):
     assert err.count("\n") == 1
 
 
+def test_a_path_may_look_like_a_setting(index, call, tmp_path):
+    path = tmp_path / "a=b.db"
+    index.provider.close()  # writes its log
+    os.rename(tmp_path / "index.db", path)
+    for target in (str(path), f"sqlite://{path}"):
+        assert call("datasets", "ls", "--index", target)[0] == 0
+
+
 def test_an_index_that_is_not_there_is_not_made(tmp_path, call):
     path = tmp_path / "none.db"
     status, _, err = call("datasets", "ls", "--index", str(path))

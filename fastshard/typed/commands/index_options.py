@@ -30,7 +30,10 @@ __all__ = [
 DEFAULT = "~/.atdata/index.db"
 POSTGRES = ("postgres", "postgresql")
 REDIS = ("redis", "rediss", "unix")
-KEYWORDS = re.compile(r"\s*[a-z_]+\s*=")  # of a DSN without a scheme
+# The first word of a DSN without a scheme.
+KEYWORDS = re.compile(
+    r"\s*(?:host|hostaddr|port|dbname|user|password|service|sslmode)\s*="
+)
 PASSWORD = re.compile(r"(?:^|[\s?&])password\s*=", re.IGNORECASE)
 MAX_PASSWORD = 4096  # bytes
 
