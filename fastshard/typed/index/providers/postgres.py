@@ -8,7 +8,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -66,6 +65,7 @@ NO_TABLE = "42P01"
 NO_SPACE = "53100"
 TOO_LONG = ("54000", "22001")  # for an index of the database
 STRUCTURE = "42"  # class of errors of tables that are not these
+_classes: list[Any] = []  # made when psycopg is imported
 SECRETS = ("password", "sslpassword")
 
 
@@ -322,45 +322,43 @@ class PostgresProvider(SqlProvider):
                     self._idle.pop().close()
 
 
-@cache
 def _connection_class() -> Any:
-    """Return a class of connections whose calls end."""
+    """Return psycopg's class of connections, with calls that end."""
+    if not _classes:
+        import psycopg
+
+        body = {"deadline": math.inf, "limit_call": _limit_call, "wait": _wait}
+        _classes.append(type("LimitedConnection", (psycopg.Connection,), body))
+    return _classes[0]
+
+
+def _limit_call(connection: Any, timeout: float) -> None:
+    """Begin a call, in which the server may take some seconds to answer."""
+    connection.deadline = monotonic() + timeout
+
+
+def _wait(connection: Any, waiting: Any, *args: Any, **options: Any) -> Any:
+    """Wait as `psycopg.Connection.wait` does, until the deadline of the call."""
     import psycopg
 
-    class LimitedConnection(psycopg.Connection[Any]):
-        """Connection whose calls wait for the server until a deadline."""
-
-        deadline = math.inf
-
-        def limit_call(self, timeout: float) -> None:
-            """Begin a call, in which the server may take some seconds to answer."""
-            self.deadline = monotonic() + timeout
-
-        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-            return super().wait(_limit(self, gen), *args, **options)
-
-    return LimitedConnection
+    limited = _limit(connection, waiting)
+    return psycopg.Connection.wait(connection, limited, *args, **options)
 
 
 def _limit(connection: Any, waiting: Any) -> Generator[Any, Any, Any]:
     """Pass on what psycopg waits for, until the deadline of a call."""
+    import psycopg
+
     try:
         state = next(waiting)
         while True:
             ready = yield state
-            if not ready and monotonic() > connection.deadline:
+            if monotonic() > connection.deadline:
                 connection.pgconn.finish()
-                raise connection_timeout()
+                raise psycopg.OperationalError("the server did not answer in time")
             state = waiting.send(ready)
     except StopIteration as end:
         return end.value
-
-
-def connection_timeout() -> Exception:
-    """Return the error of a server that does not answer."""
-    import psycopg
-
-    return psycopg.OperationalError("the server did not answer in time")
 
 
 def _load_psycopg() -> Any:
@@ -392,7 +390,6 @@ def _rows(connection: Any, sql: str, values: tuple[object, ...]) -> list[Any]:
     return [] if cursor.description is None else list(cursor.fetchall())
 
 
-@cache
 def _translate_sql(sql: str) -> str:
     return sql.replace("?", "%s")
 
