@@ -36,7 +36,7 @@ def write(number):
         provider.store_label("shared", entry.cid, f"{number}.0.{i}")
         assert provider.get_entry_by_name(entry.name) == entry
         assert provider.store_schema_version("Vec", choose) == "1.0.0"
-        own = provider.store_lens_version("own", lambda known: (f"1.{len(known)}.0", ""))
+        provider.store_lens_version("own", lambda known: (f"1.{len(known)}.0", ""))
 
 children = []
 for number in range(writers):

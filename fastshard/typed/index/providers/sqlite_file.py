@@ -75,8 +75,10 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-STEPS = 20_000  # of SQLite's machine between two looks at the clock
+STEPS = 1000  # of SQLite's machine between two looks at the clock
 FORK_SECONDS = 1.0  # to wait for calls of other threads before a fork
+# The message about a damaged file may not decode.
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FORBIDDEN = (
     sqlite3.SQLITE_READONLY,
@@ -173,12 +175,12 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
         return connection
     try:
         return _open_reader(path, shown, timeout, "mode=rw")
-    except sqlite3.Error as error:
+    except ERRORS as error:
         if _code(error) not in FORBIDDEN:
             raise translate_error(error, shown) from None
     try:  # a log whose index is there, or a file that has no log
         return _open_reader(path, shown, timeout, "mode=ro")
-    except sqlite3.Error as error:
+    except ERRORS as error:
         if _code(error) not in FORBIDDEN:
             raise translate_error(error, shown) from None
         first = error
@@ -191,7 +193,7 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
     options = "mode=ro&vfs=unix-none" if _size(f"{path}-wal") else "mode=ro&immutable=1"
     try:
         connection = _open_reader(path, shown, timeout, options)
-    except sqlite3.Error:
+    except ERRORS:
         raise translate_error(first, shown) from None
     connection.frozen = frozen
     return connection
@@ -221,7 +223,7 @@ def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
         _retry(partial(_set_wal, connection), timeout)
         if _missing(connection, shown):
             _make_tables(connection, shown)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise translate_error(error, shown) from None
     _identify(connection, path)
     connection.is_prepared = True
@@ -290,9 +292,8 @@ def hold_for_fork() -> list[IndexConnection]:
 def _open_reader(
     path: str, shown: str, timeout: float, options: str
 ) -> IndexConnection:
-    connection = _open(f"{_file_uri(path)}?{options}", timeout)
-    if "unix-none" in options:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    exclusive = ("locking_mode = EXCLUSIVE",) if "unix-none" in options else ()
+    connection = _open(f"{_file_uri(path)}?{options}", timeout, exclusive)
     missing = _missing(connection, shown)
     if missing:
         connection.is_temporary = True
@@ -301,7 +302,8 @@ def _open_reader(
     return connection
 
 
-def _open(uri: str, timeout: float) -> IndexConnection:
+def _open(uri: str, timeout: float, first: tuple[str, ...] = ()) -> IndexConnection:
+    """Open a connection; `first` are settings before the file is looked at."""
     connection = sqlite3.connect(
         uri,
         timeout=timeout,
@@ -317,7 +319,7 @@ def _open(uri: str, timeout: float) -> IndexConnection:
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     for category, limit in LIMITS.items():
         connection.setlimit(category, limit)
-    for setting in SETTINGS:
+    for setting in (*first, *SETTINGS):
         connection.execute(f"PRAGMA {setting}")
     _connections.add(connection)
     return connection
