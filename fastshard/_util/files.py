@@ -36,6 +36,9 @@ class AtomicFile:
         Size of the write buffer, bytes; see `open`.
     sync_folder : bool
         Whether `commit` syncs the directory; else `sync_directory` has to.
+    sync : bool
+        Whether `commit` syncs the file and the directory. A file that is made again
+        after a crash need not be synced.
 
     Attributes
     ----------
@@ -59,8 +62,10 @@ class AtomicFile:
         overwrite: bool = True,
         buffering: int = -1,
         sync_folder: bool = True,
+        sync: bool = True,
     ) -> None:
-        self._sync_folder = sync_folder
+        self._sync_folder = sync_folder and sync
+        self._sync = sync
         self.path = os.path.realpath(path)
         self._overwrite = overwrite
         folder, last = os.path.split(self.path)
@@ -98,7 +103,8 @@ class AtomicFile:
         try:
             self.file.flush()
             _copy_mode(self.path, self.file.fileno())
-            os.fsync(self.file.fileno())
+            if self._sync:
+                os.fsync(self.file.fileno())
             self.file.close()
             if self._overwrite:
                 os.replace(self.temporary, self.path)
@@ -131,21 +137,21 @@ class AtomicFile:
 
 @contextmanager
 def replace_file(
-    path: str | os.PathLike[str], *, sync_folder: bool = True
+    path: str | os.PathLike[str], *, sync_folder: bool = True, sync: bool = True
 ) -> Iterator[BinaryIO]:
     """Yield a new file that atomically replaces `path` at the end.
 
     Until then the old file is unchanged, also after a crash: the new one is written
     under a temporary name beside it, synced and renamed, and the directory is synced.
     After an exception the new file is removed. With ``sync_folder=False`` the caller
-    syncs the directory, once for many files.
+    syncs the directory, once for many files; with ``sync=False`` nothing is synced.
 
     Raises
     ------
     OSError
         The file cannot be written; of a full disk it names the file.
     """
-    new = AtomicFile(path, sync_folder=sync_folder)
+    new = AtomicFile(path, sync_folder=sync_folder, sync=sync)
     try:
         yield new.file
         new.commit()

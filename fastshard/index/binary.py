@@ -399,6 +399,7 @@ def write_binary(
     identity: FileIdentity,
     fingerprint: bytes,
     infos: Sequence[bytes] | None = None,
+    sync: bool = True,
 ) -> None:
     """Write a binary index, atomically.
 
@@ -412,6 +413,8 @@ def write_binary(
         The shard's size in bytes, identity and fingerprint.
     infos : sequence of bytes, optional
         A JSON object for each member, in place of those of `contents`.
+    sync : bool
+        Whether the file is synced; its checksums tell of one that is not complete.
 
     Raises
     ------
@@ -452,7 +455,7 @@ def write_binary(
         at -= HEADER.size
         body[at : at + size] = columns[column]
     sums = block_sums(body)
-    with replace_file(path) as file:
+    with replace_file(path, sync=sync) as file:
         file.write(header.pack(sums))
         file.write(body)
         file.write(sums)

@@ -53,6 +53,7 @@ MAX_KNOWN = 1 << 16  # files that a process remembers as checked
 Identity = tuple[int, int, int, int, int]  # device, inode, size, mtime_ns, ctime_ns
 
 _known: dict[str, Identity] = {}  # data files that this process has checked
+_sizes: dict[tuple[str, str], int] = {}  # of objects found, by cache and URL
 _swept: set[str] = set()  # folders whose leftovers this process has removed
 
 
@@ -90,6 +91,8 @@ def find_hashed(
     nbytes : int, optional
         Size of the object, if it is known: its entry is found faster.
     """
+    key = cache.folder, wanted.url
+    nbytes = _sizes.get(key, nbytes)
     info = None if nbytes is None else ObjectInfo(nbytes, wanted.tag, 0)
     folder = None if info is None else cache.entry_folder(wanted.url, info)
     if folder is None or not os.path.isdir(folder):
@@ -97,9 +100,13 @@ def find_hashed(
         if info is None or info.tag != wanted.tag:
             return None
         folder = cache.entry_folder(wanted.url, info)
+    assert info is not None
     path = os.path.join(folder, DATA)
     if not _is_right(path, folder, wanted.digest):
         return None
+    if len(_sizes) >= MAX_KNOWN:
+        _sizes.clear()
+    _sizes[key] = info.nbytes
     touch(os.path.join(folder, USED), time.time_ns())
     return path
 
@@ -120,7 +127,10 @@ def _is_right(path: str, folder: str, digest: bytes) -> bool:
         remove_tree(folder)
         return False
     _remember(path, identity)
-    with suppress(OSError), replace_file(os.path.join(folder, HASHED)) as file:
+    with (
+        suppress(OSError),
+        replace_file(os.path.join(folder, HASHED), sync=False) as file,
+    ):
         file.write(_mark_of(identity))
     return True
 

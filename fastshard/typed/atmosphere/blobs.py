@@ -6,6 +6,7 @@ therefore stored whole; the name of its entry in the cache is ``at://DID/blob/CI
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,12 +200,12 @@ def fetch_blob(
     OSError
         The cache cannot be written to, or is too small.
     """
+    path = find_blob(did, cid, settings, nbytes=nbytes)
+    if path is not None:
+        return path
     blob = BlobName(did, cid, nbytes)
     wanted = _check(blob)
     cache = settings.shared(_BlobCache).cache
-    path = _find(cache, wanted, blob)
-    if path is not None:
-        return path
     if settings.offline:
         raise RemoteNotFoundError(
             "the blob is not in cache_dir, and offline=True", blob.url
@@ -220,6 +221,21 @@ def fetch_blob(
         return path or _download(cache, wanted, blob, settings)
 
 
+def find_blob(
+    did: str, cid: str, settings: BlobSettings, *, nbytes: int | None = None
+) -> str | None:
+    """Return the path of a blob's file, or None if it is not in the cache.
+
+    Raises
+    ------
+    RemoteError
+        As for `fetch_blob`.
+    """
+    blob = BlobName(did, cid, nbytes)
+    return _find(settings.shared(_BlobCache).cache, _check(blob), blob)
+
+
+@functools.lru_cache(4096)
 def _check(blob: BlobName) -> HashedObject:
     """Return a blob as an object of the cache.
 
@@ -358,6 +374,12 @@ class BlobClient:
     def whole(self, url: str | Url) -> tuple[ObjectInfo, bytes]:
         """Return the size and all bytes of a blob."""
         return self.head(url, MAX_WHOLE)
+
+
+def find_url(url: str, settings: BlobSettings) -> str | None:
+    """Return the path of the file of ``at://DID/blob/CID``, if it is in the cache."""
+    did, cid, _ = parse_blob_url(url)
+    return find_blob(did, cid, settings, nbytes=settings.sizes.get(url))
 
 
 def fetch_url(url: str, settings: BlobSettings) -> str:

@@ -17,7 +17,7 @@ from fastshard.typed.atmosphere.records.storage import (
     storage_from_record,
 )
 from fastshard.typed.sources.blob import BlobSource
-from fastshard.typed.sources.blob_shards import open_blob
+from fastshard.typed.sources.blob_shards import index_blob, open_blob
 
 __all__ = ["download", "resolve"]
 
@@ -79,7 +79,9 @@ def download(
     path = fetch_url(url, settings)
     nbytes = os.path.getsize(path)
     try:
-        open_blob(url, path, TarOptions()).close()
+        with open_blob(url, path, TarOptions()) as shard:
+            if not shard.index:
+                index_blob(shard)
     except FormatError as error:
         raise FormatError(error.reason, redact(url), error.offset) from None
     if progress is not None:

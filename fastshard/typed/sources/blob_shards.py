@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import ClosedError, FormatError, ShardNotFoundError
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_local_tar
+from fastshard.index.binary import write_binary
+from fastshard.index.freshness import compute_fingerprint, settle_identity
 from fastshard.index.sidecar import sidecar_path
-from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url
+from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url, find_url
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def open_blob(
     progress: Progress | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a blob's file as a shard that is named by its URL; index it, once.
+    """Open a blob's file as a shard that is named by its URL.
 
     Raises
     ------
@@ -43,15 +46,8 @@ def open_blob(
     OSError
         It cannot be read or mapped.
     """
-    is_indexed = os.path.exists(sidecar_path(path, "fsi"))
-    options = options._replace(index_source="auto" if is_indexed else "rebuild")
-    try:
-        found = open_local_tar(path, options, progress=progress, ring=ring)
-    except ShardNotFoundError:
-        raise
-    except OSError:  # the index cannot be written
-        options = options._replace(index_source="none")
-        found = open_local_tar(path, options, progress=progress, ring=ring)
+    options = options._replace(index_source="auto")
+    found = open_local_tar(path, options, progress=progress, ring=ring)
     source, table = found.parts()
     return TarShard(
         source,
@@ -63,8 +59,35 @@ def open_blob(
         contents=found._contents,
         grouping=found._grouping,
         identity=found._identity,
-        options=options._replace(index_source="auto"),
+        options=options,
     )
+
+
+def index_blob(shard: TarShard) -> None:
+    """Write an index beside the file of a shard that was opened without one.
+
+    It is not synced: the checksums of a torn one are wrong, and it is made again.
+
+    Raises
+    ------
+    OSError
+        The index cannot be written.
+    """
+    with LocalFile(shard._location) as file:
+        write_binary(
+            sidecar_path(shard._location, "fsi"),
+            shard._contents,
+            shard._grouping,
+            shard_bytes=file.nbytes,
+            identity=settle_identity(file),
+            fingerprint=compute_fingerprint(file, shard._contents.table),
+            sync=False,
+        )
+
+
+def _ignore_errors(function: Callable[..., object], *args: Any) -> None:
+    with suppress(Exception):
+        function(*args)
 
 
 class BlobSet(PackedSet):
@@ -82,6 +105,7 @@ class BlobSet(PackedSet):
             self.limit = max(1, min(self.limit, settings.cache_limit // most))
             if len(self) > self.limit:
                 self.used = self.used or bytearray(len(self))
+        self._is_ahead = False  # once a shard was not in the cache
         self._ahead: set[int] = set()  # shards that threads are downloading
         self._pid = os.getpid()  # of those threads
 
@@ -110,11 +134,14 @@ class BlobSet(PackedSet):
         """
         if self.closed:
             raise ClosedError("the dataset is closed")
-        self._download_ahead(k)
         url = self.paths[k]
         options = TarOptions("auto", **(self.options | {"remote": None}))
         for attempt in range(ATTEMPTS):
-            path = fetch_url(url, self._settings)
+            path = None if self._is_ahead else find_url(url, self._settings)
+            if path is None:
+                self._is_ahead = True
+                self._download_ahead(k)
+                path = fetch_url(url, self._settings)
             try:
                 shard = open_blob(url, path, options, self._check_cancelled, self.ring)
             except ShardNotFoundError:  # evicted meanwhile
@@ -126,7 +153,19 @@ class BlobSet(PackedSet):
                     error.reason, url, error.offset, error.member
                 ) from None
             break
+        if not shard.index:
+            self._run(index_blob, shard)
         return self.keep(k, self.wrap_samples(shard.samples))
+
+    def _run(self, function: Callable[..., object], *args: Any) -> bool:
+        """Call a function in a thread; return False if none can be started."""
+        thread = threading.Thread(target=_ignore_errors, args=(function, *args))
+        thread.daemon = True
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down
+            return False
+        return True
 
     def _download_ahead(self, k: int) -> None:
         """Start to download the shards behind shard `k`, in threads."""
@@ -139,18 +178,16 @@ class BlobSet(PackedSet):
                 and len(self._ahead) < AHEAD
             ):
                 self._ahead.add(j)
-                thread = threading.Thread(target=self._download, args=(j,), daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter is shutting down
+                if not self._run(self._download, j):
                     self._ahead.discard(j)
 
     def _download(self, j: int) -> None:
         """Download shard `j`; an error is met again when it is opened."""
-        with suppress(Exception):
+        try:
             if not self.closed:
                 fetch_url(self.paths[j], self._settings)
-        self._ahead.discard(j)
+        finally:
+            self._ahead.discard(j)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
         """Return the faults of all shards; all blobs are downloaded.

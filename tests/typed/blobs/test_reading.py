@@ -111,7 +111,7 @@ def test_arrays_are_views_of_the_mapped_file(fake_pds, tmp_path):
 def test_an_index_is_stored_beside_a_blob(stored):
     list(stored.dataset().ordered())
 
-    assert len(list(stored.cache_dir.glob("??/*/data.fsi"))) == 3
+    wait_for(lambda: len(list(stored.cache_dir.glob("??/*/data.fsi"))) == 3)
     assert len(stored.dataset()) == 12
 
 
