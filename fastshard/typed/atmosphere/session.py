@@ -51,13 +51,13 @@ class Session:
             raise answer.error("'did' is not a DID")
         if not is_handle(handle):
             raise answer.error("'handle' is not a handle")
-        tokens = []
-        for name in ("accessJwt", "refreshJwt"):
-            token = answer.take(name, str, LONGEST_TOKEN)
-            if not _is_token(token):
-                raise answer.error(f"{name!r} is not a token")
-            tokens.append(Secret(token))
-        return cls(did, handle, service, *tokens)
+        access = _token(answer.fields.get("accessJwt"))
+        refresh = _token(answer.fields.get("refreshJwt"))
+        if access is None:
+            raise answer.error("'accessJwt' is not a token")
+        if refresh is None:
+            raise answer.error("'refreshJwt' is not a token")
+        return cls(did, handle, service, access, refresh)
 
     @classmethod
     def parse(cls, text: Secret, default: str) -> Session:
@@ -74,21 +74,18 @@ class Session:
         SessionError
             The text is not one of a session.
         """
-        fields = text.reveal().split(SEPARATOR)
-        if len(fields) not in (4, 5):
-            raise SessionError("the text is not one of a session")
-        handle, did, access, refresh = fields[:4]
+        handle, did, access, refresh, url = _split(text)
+        if access is None or refresh is None:
+            raise SessionError("the text is not one of a session, with its tokens")
         if not is_did(did) or not is_handle(handle):
             raise SessionError("the text of the session has no DID and handle")
-        if not _is_token(access) or not _is_token(refresh):
-            raise SessionError("the text of the session has no tokens")
-        url = default
-        if len(fields) == 5:
-            try:
-                url = check_service(fields[4], "the session's server")
-            except ValueError as error:
-                raise SessionError(str(error)) from None
-        return cls(did, handle, Service(url, True), Secret(access), Secret(refresh))
+        try:
+            service = Service(
+                check_service(url or default, "the session's server"), True
+            )
+        except ValueError as error:
+            raise SessionError(str(error)) from None
+        return cls(did, handle, service, access, refresh)
 
     def export(self) -> str:
         """Return the text of the session, with its tokens."""
@@ -102,11 +99,22 @@ class Session:
         raise TypeError("a session does not pickle: it has tokens")
 
 
-def _is_token(text: str) -> bool:
-    """Return whether a text can be sent as a token."""
-    return (
-        0 < len(text) <= LONGEST_TOKEN
-        and text.isascii()
-        and text.isprintable()
-        and " " not in text
-    )
+# No frame that raises has a token among its variables: tracebacks may show them.
+
+
+def _split(text: Secret) -> tuple[str, str, Secret | None, Secret | None, str]:
+    """Return handle, DID, tokens and URL of a session's text; None for no token."""
+    fields = text.reveal().split(SEPARATOR)
+    if len(fields) not in (4, 5):
+        return "", "", None, None, ""
+    handle, did, access, refresh, *url = fields
+    return handle, did, _token(access), _token(refresh), "".join(url)
+
+
+def _token(text: object) -> Secret | None:
+    """Return a token, or None for what cannot be sent as one."""
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_TOKEN:
+        return None
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return None
+    return Secret(text)
