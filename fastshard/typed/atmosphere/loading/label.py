@@ -80,7 +80,9 @@ class LabelLoader(RecordLoader[LabelRecord]):
         params = {"handle": handle_or_did, "name": name}
         if version is not None:
             params["version"] = version
-        found = self._ask_appview(RESOLVE, params, _read_uri)
+        found = self._ask_appview(
+            RESOLVE, params, lambda answer: _read_uri(answer, name, version)
+        )
         if found is not None:
             return found
         return self.find(handle_or_did, name, version).dataset_uri
@@ -137,10 +139,21 @@ def latest_label(labels: list[LabelRecord]) -> LabelRecord:
     return max(candidates, key=lambda label: label.created_at)
 
 
-def _read_uri(answer: dict[str, Any]) -> str:
-    """Return the dataset's address of an AppView's answer."""
+def _read_uri(answer: dict[str, Any], name: str, version: str | None) -> str:
+    """Return the dataset's address of an AppView's answer.
+
+    Raises
+    ------
+    RecordError
+        It has none, or the label in it is another one.
+    """
     fields = RecordFields(answer, RESOLVE)
     uri = fields.uri("uri")
     if AtUri.parse(uri).collection != ENTRY:
         raise fields.fail("not the address of a dataset", "uri")
+    label = fields.mapping_or_none("label")
+    if label is not None and (
+        label.get("name") != name or version not in (None, label.get("version"))
+    ):
+        raise fields.fail("not the label that was asked for", "label")
     return uri

@@ -155,7 +155,9 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
             params["version"] = version
         uri = self._ask_appview(RESOLVE, params, _read_uri)
         if uri is not None:
-            return self.get(uri)
+            told = self.get(uri)
+            if told.get("name") == schema_id and version in (None, told.get("version")):
+                return told
         found: dict[str, StoredRecord] = {}
         for record in list_collection(self.client, SCHEMA, handle_or_did):
             known = record.get("version")

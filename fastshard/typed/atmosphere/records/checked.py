@@ -163,7 +163,22 @@ class RecordFields:
             return None
         if not isinstance(value, dict):
             raise self.fail(f"expected an object, got {_name(value)}", name)
+        self.check_depth(value, name)
         return value
+
+    def check_depth(self, value: object, name: str) -> None:
+        """Check that values of a field are not nested deeper than is safe."""
+        inside = [value]
+        for _ in range(MAX_DEPTH + 1):
+            if not inside:
+                return
+            inside = [
+                item
+                for each in inside
+                if isinstance(each, dict | list)
+                for item in (each.values() if isinstance(each, dict) else each)
+            ]
+        raise self.fail(f"values are nested deeper than {MAX_DEPTH}", name)
 
     def time(self, name: str) -> datetime:
         """Return a time; one that names no zone is of UTC."""

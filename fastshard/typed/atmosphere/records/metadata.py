@@ -87,6 +87,7 @@ def _decode(fields: RecordFields) -> dict[str, Any]:
         raise fields.fail(f"not msgpack: {error}", "$bytes") from None
     if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
         raise fields.fail("the msgpack is no map of names", "$bytes")
+    fields.check_depth(found, "$bytes")
     return found
 
 

@@ -1,5 +1,7 @@
 """Names among many records: pages one after another at first, then one request."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fastshard import typed
@@ -9,6 +11,7 @@ from support.servers.atproto.dag import record_cid
 from support.servers.atproto.xrpc import Reply
 
 LABEL = "science.alt.dataset.label"
+SCHEMA = "science.alt.dataset.schema"
 ENTRY = "at://did:plc:abc/science.alt.dataset.entry/"
 LIST = "com.atproto.repo.listRecords"
 
@@ -282,8 +285,9 @@ def test_an_appview_resolves_labels(pds):
         Reply({"uri": 5}),
         Reply({"uri": "https://data.example"}),
         Reply({"uri": "at://did:plc:abc/science.alt.dataset.label/x"}),
+        Reply({"uri": ENTRY + "y", "label": {"name": "another"}}),
     ],
-    ids=["500", "html", "empty", "number", "url", "label"],
+    ids=["500", "html", "empty", "number", "url", "label", "another"],
 )
 def test_records_are_read_where_an_appview_fails(pds, answer, monkeypatch):
     client = with_appview(pds, {"resolveLabel": answer})
@@ -297,3 +301,69 @@ def test_an_appview_that_has_not_indexed_a_label_is_no_warning(pds, recwarn):
     client = with_appview(pds, {"resolveLabel": missing})
     assert typed.LabelLoader(client).resolve("alice.test", "label 7") == ENTRY + "x"
     assert [w for w in recwarn.list if issubclass(w.category, UserWarning)] == []
+
+
+def schema(name, version):
+    return {
+        "$type": SCHEMA,
+        "name": name,
+        "version": version,
+        "schemaType": "jsonSchema",
+        "schema": {
+            "$type": f"{SCHEMA}#jsonSchemaFormat",
+            "type": "object",
+            "properties": {"label": {"type": "string"}},
+        },
+        "createdAt": "2026-11-22T06:08:44Z",
+    }
+
+
+@pytest.fixture
+def schemas(fake_pds):
+    """Put 250 schemas on the server; return their addresses."""
+    (account,) = fake_pds.accounts.values()
+    kept = account.records.setdefault(SCHEMA, {})
+    uris = []
+    for i in range(250):
+        record, key = schema(f"Type{i % 50}", f"1.{i // 50}.0"), fake_pds.next_key()
+        kept[key] = record_cid(record), record
+        uris.append(f"at://{account.did}/{SCHEMA}/{key}")
+    return uris
+
+
+def test_a_schema_is_found_among_all_pages_and_then_with_one_request(fake_pds, schemas):
+    client = typed.Atmosphere(fake_pds.url, plc_url=fake_pds.plc.url)
+    loader = typed.SchemaLoader(client)
+    assert str(loader.resolve("alice.test", "Type7", "1.2.0").uri) == schemas[107]
+    assert requests(fake_pds)[LIST] == 4
+    assert loader.get("@alice.test/Type7@1.0.0")["version"] == "1.0.0"
+    assert requests(fake_pds) == {LIST: 1}
+    assert loader.resolve("alice.test", "Type7")["version"] == "1.4.0"
+    assert requests(fake_pds) == {LIST: 1}
+    with pytest.raises(KeyError, match="not found"):
+        loader.resolve("alice.test", "Type7", "9.0.0")
+
+
+def test_an_appview_resolves_schemas(fake_pds, schemas):
+    answers = {"resolveSchema": Reply({"uri": schemas[3]})}
+    client = with_appview(fake_pds, answers)
+    loader = typed.SchemaLoader(client)
+    assert str(loader.resolve("alice.test", "Type3").uri) == schemas[3]
+    assert fake_pds.count(LIST) == 0
+    # Another schema than was asked for does not count.
+    assert str(loader.resolve("alice.test", "Type4").uri) == schemas[204]
+    answers["resolveSchema"] = Reply({"uri": "x"})
+    with pytest.warns(UserWarning, match="records are read"):
+        assert loader.resolve("alice.test", "Type3", "1.0.0")["version"] == "1.0.0"
+
+
+def test_threads_share_a_client(pds):
+    client = typed.Atmosphere(pds.url, plc_url=pds.plc.url)
+    labels = typed.LabelLoader(client)
+
+    def resolve(i):
+        return labels.find("alice.test", f"label {i}").name
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(resolve, range(0, 250, 5)))
+    assert found == [f"label {i}" for i in range(0, 250, 5)]

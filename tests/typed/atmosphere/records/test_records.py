@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -638,6 +638,32 @@ def test_bytes_that_are_no_metadata_are_refused(text):
     with pytest.raises(RecordError) as caught:
         atmosphere.EntryRecord.from_record(record, uri=ENTRY)
     assert caught.value.field == "metadata.$bytes"
+
+
+def nested(depth):
+    value = 1
+    for i in range(depth):
+        value = [value] if i % 2 else {"a": value}
+    return {"x": value}
+
+
+@pytest.mark.parametrize("depth", [65, 500, 5000])
+@pytest.mark.parametrize("name", ["contentMetadata", "metadata", "size"])
+def test_what_is_nested_deep_is_refused(name, depth):
+    cls, record = GOOD["http"]
+    with pytest.raises(RecordError, match="nested deeper") as caught:
+        cls.from_record({**record, name: nested(depth)})
+    assert caught.value.field == name
+    assert cls.from_record({**record, "contentMetadata": nested(60)})
+
+
+@pytest.mark.parametrize("depth", [65, 200, 2000])
+def test_bytes_of_metadata_that_are_nested_deep_are_refused(depth):
+    data = b"\x81\xa1a" * depth + b"\x80"
+    text = b64encode(data).decode()
+    record = {**GOOD["http"][1], "metadata": {"$bytes": text}}
+    with pytest.raises(RecordError, match=r"nested deeper|msgpack"):
+        atmosphere.EntryRecord.from_record(record)
 
 
 @pytest.mark.parametrize("name", ["content_metadata", "metadata"])
