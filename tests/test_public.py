@@ -84,6 +84,30 @@ def test_importing_typed_names_loads_nothing_heavy(names):
     assert python(code).strip() == "[]"
 
 
+NETWORK = ("urllib3", "http.client", "ssl", "fastshard.typed.atmosphere.client")
+
+
+def test_typed_samples_load_nothing_of_indexes():
+    heavy = (*NETWORK, "sqlite3", "redis", "psycopg", "fastshard.typed.index")
+    code = (
+        "import sys, fastshard.typed; from fastshard.typed import Dataset, "
+        f"load_dataset, write_samples; print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
+def test_a_local_index_loads_no_client_of_a_server(tmp_path):
+    heavy = (*NETWORK, "redis", "psycopg", "obstore")
+    code = (
+        "import sys; from fastshard.typed import Index, LocalDiskStore\n"
+        f"store = LocalDiskStore({str(tmp_path)!r})\n"
+        f"index = Index(path={str(tmp_path / 'index.db')!r}, data_store=store)\n"
+        "index.list_datasets(), index.search('a')\n"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
 def test_datasets_of_tars_need_no_sqlite(shard_path):
     code = (
         "import sys, fastshard\n"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastshard._util.globs import has_magic
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.dataset import Dataset
-from fastshard.typed.index.opening import source_of
 
 if TYPE_CHECKING:
     from fastshard.typed.index.index import Index
@@ -120,6 +119,8 @@ def look_up(
     options: dict[str, Any],
 ) -> Dataset[Any]:
     """Return the dataset of a reference in an index that is not of this package."""
+    from fastshard.typed.index.opening import source_of
+
     name, version = parse_indexed(path)
     try:
         entry = index.get_label(name, version)

@@ -64,6 +64,8 @@ class BlobSource(ListedSource):
     'at://did:plc:abc/blob/bafkreic'
     """
 
+    has_blobs = True
+
     def __init__(
         self,
         blob_refs: Sequence[Mapping[str, Any]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, ClassVar
 
 from fastshard.dataset.listing import Location
 from fastshard.remote.file import open_remote
@@ -17,7 +17,15 @@ __all__ = ["ListedSource"]
 
 
 class ListedSource(ABC):
-    """A source whose shards are paths and URLs; a `DataSource`."""
+    """A source whose shards are paths and URLs; a `DataSource`.
+
+    Attributes
+    ----------
+    has_blobs : bool
+        Whether they are blobs, which are downloaded whole.
+    """
+
+    has_blobs: ClassVar[bool] = False
 
     @property
     @abstractmethod

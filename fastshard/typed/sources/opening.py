@@ -12,7 +12,6 @@ from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.tarset import TarSet, require_tars
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import scheme_of
-from fastshard.typed.sources.blob import BlobSource
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.listed import ListedSource
 from fastshard.typed.sources.protocol import DataSource
@@ -51,6 +50,8 @@ def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedS
     """
     items = [source] if isinstance(source, str | os.PathLike) else source
     if items and scheme_of(os.fspath(items[0])) == "at":
+        from fastshard.typed.sources.blob import BlobSource  # the network's client
+
         return BlobSource.from_refs([os.fspath(each) for each in items], **options)
     return URLSource(source, **options)
 
@@ -82,7 +83,7 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}
-        if isinstance(source, BlobSource):
+        if source.has_blobs:
             from fastshard.typed.sources.blob_shards import BlobSet
 
             return _open_as(BlobSet, location, options)

@@ -90,6 +90,7 @@ def test_samples_are_published_and_read_by_anyone(alice, anyone, pds, tmp_path):
     assert entry.name == "n"
     assert (entry.description, entry.tags, entry.license) == ("five", ["a"], "MIT")
     assert entry.metadata == {"rate": 0.5}
+    assert entry.cid.startswith("bafyrei")
     assert len(entry.data_urls) == 3
     for ref in ("@alice.test/n", "@alice.test/n@1.0.0", entry.uri):
         found = anyone.get_dataset(ref)
