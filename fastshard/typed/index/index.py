@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fastshard.typed.lenses.lens import Lens
     from fastshard.typed.stores.protocol import AbstractDataStore
 
-    IndexEntry: TypeAlias = DatasetEntry | AtmosphereIndexEntry
+    _IndexEntry: TypeAlias = DatasetEntry | AtmosphereIndexEntry
 
 __all__ = ["Index"]
 
@@ -227,7 +227,7 @@ class Index:
         manifest: bool = False,
         data_store: AbstractDataStore | None = None,
         force: bool = False,
-    ) -> IndexEntry:
+    ) -> _IndexEntry:
         """Write samples to shards of a data store and add an entry for them.
 
         The schema is published if there is none like it. The entry is added last:
@@ -369,7 +369,7 @@ class Index:
         metadata: dict[str, Any] | None = None,
         prefix: str | None = None,
         **options: Any,
-    ) -> IndexEntry:
+    ) -> _IndexEntry:
         """Add an entry for the shards of a dataset.
 
         The shards stay where they are, and a brace pattern stays one URL, unless
@@ -507,7 +507,7 @@ class Index:
         bare = Repository(repo.provider)
         return self._adopt(insert_shards(bare, ds, draft, None), repo)
 
-    def get_dataset(self, ref: str) -> IndexEntry:
+    def get_dataset(self, ref: str) -> _IndexEntry:
         """Return the entry that a reference names.
 
         A label of the name is looked for first, then an entry. A dataset of the network
@@ -555,7 +555,7 @@ class Index:
             for entry in repo.provider.iter_entries():
                 yield self._adopt(entry, repo)
 
-    def list_datasets(self, repo: str | None = None) -> list[IndexEntry]:
+    def list_datasets(self, repo: str | None = None) -> list[_IndexEntry]:
         """Return the entries of all repositories, or of one.
 
         Without `repo` those of the network are not among them.
@@ -773,7 +773,7 @@ class Index:
         provider.get_entry_by_cid(cid)
         provider.store_label(reference.name, cid, version, description)
 
-    def get_label(self, name: str, version: str | None = None) -> IndexEntry:
+    def get_label(self, name: str, version: str | None = None) -> _IndexEntry:
         """Return the entry that a label names.
 
         Parameters
