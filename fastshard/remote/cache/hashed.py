@@ -47,13 +47,29 @@ __all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "loc
 CHUNK = 1 << 20  # bytes that are hashed at a time
 BETWEEN = 0.002  # seconds between two attempts to lock an object
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+TOUCH = 5.0  # seconds between two updates of the time of the last use
 MAX_MARK = 4096  # bytes of the file beside the data
 MAX_KNOWN = 1 << 16  # files that a process remembers as checked
 
 Identity = tuple[int, int, int, int, int]  # device, inode, size, mtime_ns, ctime_ns
 
+
+class FoundObject(NamedTuple):
+    """An object that this process has found.
+
+    Attributes
+    ----------
+    path : str
+    touched : float
+        When the time of its last use was updated, of `time.monotonic`.
+    """
+
+    path: str
+    touched: float
+
+
 _known: dict[str, Identity] = {}  # data files that this process has checked
-_sizes: dict[tuple[str, str], int] = {}  # of objects found, by cache and URL
+_found: dict[tuple[str, str], FoundObject] = {}  # by folder of the cache, and URL
 _swept: set[str] = set()  # folders whose leftovers this process has removed
 
 
@@ -91,8 +107,11 @@ def find_hashed(
     nbytes : int, optional
         Size of the object, if it is known: its entry is found faster.
     """
-    key = cache.folder, wanted.url
-    nbytes = _sizes.get(key, nbytes)
+    known = _found.get((cache.folder, wanted.url))
+    if known is not None and _identify(known.path) == _known.get(known.path, ()):
+        if time.monotonic() - known.touched >= TOUCH:
+            _note_use(cache, wanted, known.path)
+        return known.path
     info = None if nbytes is None else ObjectInfo(nbytes, wanted.tag, 0)
     folder = None if info is None else cache.entry_folder(wanted.url, info)
     if folder is None or not os.path.isdir(folder):
@@ -100,15 +119,19 @@ def find_hashed(
         if info is None or info.tag != wanted.tag:
             return None
         folder = cache.entry_folder(wanted.url, info)
-    assert info is not None
     path = os.path.join(folder, DATA)
     if not _is_right(path, folder, wanted.digest):
         return None
-    if len(_sizes) >= MAX_KNOWN:
-        _sizes.clear()
-    _sizes[key] = info.nbytes
-    touch(os.path.join(folder, USED), time.time_ns())
+    _note_use(cache, wanted, path)
     return path
+
+
+def _note_use(cache: RangeCache, wanted: HashedObject, path: str) -> None:
+    """Update the time of the last use of an object's entry."""
+    touch(os.path.join(os.path.dirname(path), USED), time.time_ns())
+    if len(_found) >= MAX_KNOWN:
+        _found.clear()
+    _found[cache.folder, wanted.url] = FoundObject(path, time.monotonic())
 
 
 def _is_right(path: str, folder: str, digest: bytes) -> bool:

@@ -37,6 +37,7 @@ def write(cache, data=DATA, wanted=WANTED):
 def forget():
     """Forget what this process has checked, as a new process does."""
     hashed._known.clear()
+    hashed._found.clear()
 
 
 def test_what_was_written_is_found(cache):
