@@ -10,7 +10,12 @@ from fastshard.remote.urls import redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.loading.dataset_dict import DatasetDict
-from fastshard.typed.loading.named import EntryIndex, is_reference, load_named
+from fastshard.typed.loading.named import (
+    EntryIndex,
+    are_blobs,
+    is_reference,
+    load_named,
+)
 from fastshard.typed.loading.splits import DEFAULT_SPLIT, DataFiles, list_splits
 from fastshard.typed.logs import get_logger
 from fastshard.typed.sources.url import URLSource
@@ -96,6 +101,7 @@ def load_dataset(
         ``.tar`` files, a URL (``http``, ``s3``, ``gs``, ``az``, ``hf``), a list of
         these. ``"@handle/name"``, ``"@handle/name@version"``, ``"at://..."`` and
         ``"atdata://..."`` name an entry of an index; with `index` so does a name.
+        ``"at://did/blob/cid"`` is a shard.
     sample_type : type, optional
         Class of the samples; by default `DictSample`, of an indexed path that of its
         schema.
@@ -158,8 +164,10 @@ def load_dataset(
         split,
         getattr(sample_type, "__name__", None),
     )
-    named = None
-    if isinstance(path, str) and (data_files is None or is_reference(path)):
+    named: Dataset[Any] | None = None
+    if are_blobs(path):
+        named = Dataset(path, sample_type or DictSample, **options)
+    elif isinstance(path, str) and (data_files is None or is_reference(path)):
         named = load_named(path, sample_type, index, atmosphere, options)
     if named is not None:
         kind, splits = named.sample_type, {split or DEFAULT_SPLIT: named}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,8 +14,9 @@ from fastshard.typed.dataset import Dataset
 if TYPE_CHECKING:
     from fastshard.typed.index.index import Index
 
-__all__ = ["EntryIndex", "IndexedEntry", "is_reference", "load_named"]
+__all__ = ["EntryIndex", "IndexedEntry", "are_blobs", "is_reference", "load_named"]
 
+BLOB = re.compile("at://[^/]+/blob/")
 REFERENCES = ("@", "at://", "atdata://")
 
 
@@ -100,6 +102,12 @@ def load_named(
 def is_reference(path: str) -> bool:
     """Return whether a path can only be one of an index."""
     return path.startswith(REFERENCES)
+
+
+def are_blobs(path: object) -> bool:
+    """Return whether a path, or the first of several, is the URL of a blob."""
+    first = path[0] if isinstance(path, list | tuple) and path else path
+    return isinstance(first, str) and BLOB.match(first) is not None
 
 
 def is_like_path(path: str) -> bool:

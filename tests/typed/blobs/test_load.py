@@ -42,6 +42,15 @@ def test_names_are_found(published, load, captions, path):
     assert list(load(path, Caption).ordered()) == captions
 
 
+def test_urls_of_blobs_are_shards(stored, load, captions):
+    urls = [f"at://{ref['did']}/blob/{ref['cid']}" for ref in stored.refs]
+    assert list(load(urls, Caption).ordered()) == captions
+    assert list(load(urls[0], Caption).ordered()) == captions[:4]
+    assert load(urls[0])[0].text == captions[0].text
+    with pytest.raises(ValueError, match="blob"):
+        load([urls[0], "data.tar"])
+
+
 def test_a_version_is_the_one_that_was_asked_for(published, load, captions):
     assert list(load("@alice.test/captions@1.0.0", Caption).ordered()) == captions[:7]
     with pytest.raises(KeyError):
