@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["FileDigest"]
 
@@ -26,6 +29,9 @@ class FileDigest:
     """
 
     def __init__(self, path: str) -> None:
+        # Late: it takes 20 ms, and most writers need no digest.
+        from concurrent.futures import ThreadPoolExecutor
+
         self._path = path
         self._ordered = 0  # bytes that the thread is to read
         self._buffer = bytearray()
