@@ -263,7 +263,9 @@ class RedisProvider(IndexProvider):
         else:
             versions = self._index()[1].get(name, [])
         rows = self._read_labels(name, versions)
-        return sorted(rows, key=lambda row: row.created_at or "", reverse=True)
+        # atdata's have no time; their order does not depend on that of a scan.
+        rows.sort(key=lambda row: (row.created_at or "", row.version or ""))
+        return rows[::-1]
 
     def _read_labels(self, name: str, versions: Sequence[str]) -> list[LabelRow]:
         keys = [f"{LABELS}:{name}@{version}" for version in versions]
