@@ -229,7 +229,7 @@ class PostgresProvider(SqlProvider):
                         _make_tables(connection)
                         found = call(connection)
             except BaseException as error:
-                is_lost = connection.closed
+                is_lost = connection.closed and not connection.is_late
                 self._give_back(connection)
                 if not is_lost or is_new or is_last or not _is_transient(error):
                     raise
@@ -327,7 +327,12 @@ def _connection_class() -> Any:
     if not _classes:
         import psycopg
 
-        body = {"deadline": math.inf, "limit_call": _limit_call, "wait": _wait}
+        body = {
+            "deadline": math.inf,
+            "is_late": False,
+            "limit_call": _limit_call,
+            "wait": _wait,
+        }
         _classes.append(type("LimitedConnection", (psycopg.Connection,), body))
     return _classes[0]
 
@@ -354,6 +359,7 @@ def _limit(connection: Any, waiting: Any) -> Generator[Any, Any, Any]:
         while True:
             ready = yield state
             if monotonic() > connection.deadline:
+                connection.is_late = True
                 connection.pgconn.finish()
                 raise psycopg.OperationalError("the server did not answer in time")
             state = waiting.send(ready)
