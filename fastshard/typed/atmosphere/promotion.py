@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastshard.remote.urls import is_remote, scheme_of
 from fastshard.typed.atmosphere.loading.shards import is_public_url
 from fastshard.typed.atmosphere.publishing.dataset import EntryFields, content_of
-from fastshard.typed.atmosphere.publishing.schema import SchemaPublisher
 from fastshard.typed.atmosphere.publishing.steps import (
     PublishedShards,
     SchemaWanted,
@@ -216,9 +215,8 @@ def publish_dataset(
     content, content_type = content_of(ds.content_metadata)
     if fields.content_metadata is None and content is not None:
         fields = fields._replace(content_metadata=content)
-        if content_type is not None and fields.metadata_schema_ref is None:
-            uri = SchemaPublisher(client).find_or_publish(content_type)
-            fields = fields._replace(metadata_schema_ref=str(uri))
+    if content is None or fields.metadata_schema_ref is not None:
+        content_type = None
     if fields.metadata is None:
         fields = fields._replace(metadata=ds.metadata)
     fields, checksums = split_metadata(fields)
@@ -232,7 +230,7 @@ def publish_dataset(
         target = data_store or default_store
         return _copy(client, ds, fields.name, target, force, options)
 
-    return publish_steps(client, fields, schema, store, version)
+    return publish_steps(client, fields, schema, store, version, content_type)
 
 
 def publish_entry(

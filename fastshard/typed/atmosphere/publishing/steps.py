@@ -72,6 +72,7 @@ def publish_steps(
     schema: SchemaWanted,
     store: Callable[[], PublishedShards],
     version: str | None = None,
+    content_type: type | None = None,
 ) -> AtUri:
     """Publish a dataset; return the address of its entry.
 
@@ -85,6 +86,8 @@ def publish_steps(
         Stores the shards. It is called once all that is known before was checked.
     version : str, optional
         Of the label.
+    content_type : type, optional
+        Of the content metadata: its schema is published, too.
 
     Raises
     ------
@@ -108,6 +111,9 @@ def publish_steps(
         shards = store()
         made += shards.made
         uri = schema.uri or _publish_schema(client, schema, made)
+        if content_type is not None:
+            content = _publish_schema(client, SchemaWanted(None, content_type), made)
+            fields = fields._replace(metadata_schema_ref=content)
         record = entry_record(fields, uri, shards.storage, shards.samples)
         entry = _find(client, record, did)
         if entry is None:

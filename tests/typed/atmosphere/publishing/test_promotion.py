@@ -273,6 +273,31 @@ def test_a_dataset_at_public_urls_stays_there(index, digit_type, fake_pds):
     assert entry.data_urls == ["s3://one/a.tar", "s3://two/b.tar"]
 
 
+def test_content_metadata_are_published_with_their_schema(
+    index, digit_type, fake_pds, records
+):
+    @typed.packable
+    class Camera:
+        gain: int
+
+    ds = typed.Dataset[digit_type]("https://data.example/0.tar")
+    ds.content_metadata = Camera(gain=3)
+    entry = index.insert_dataset(ds, name="a")
+    assert created(fake_pds) == ["schema", "schema", "entry", "label"]
+    (record,) = records("entry")
+    assert record["contentMetadata"] == {"gain": 3}
+    schema = index.get_schema(record["metadataSchemaRef"])
+    assert (schema["name"], entry.record["schemaRef"]) != ("Digit", schema.uri)
+    ds.content_metadata = Camera(gain=0.5)
+    fake_pds.forget()
+    with pytest.raises(RecordError, match="gain"):
+        index.insert_dataset(ds, name="b")
+    assert created(fake_pds) == []
+    ds.content_metadata = 5
+    with pytest.raises(TypeError, match="a dict or a sample"):
+        index.insert_dataset(ds, name="b")
+
+
 def test_what_only_the_caller_can_read_is_not_published(
     index, digit_type, fake_pds, digits, tmp_path
 ):
