@@ -41,8 +41,10 @@ def parse_version(text: str) -> Version:
 
     Raises
     ------
+    TypeError
+        `text` is no str.
     ValueError
-        `text` is none.
+        `text` is no semantic version.
 
     Examples
     --------
@@ -50,6 +52,8 @@ def parse_version(text: str) -> Version:
     >>> parse_version("1.0.0-rc.1") < parse_version("1.0.0") < parse_version("1.0.10")
     True
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a version must be a str, got {type(text).__name__}")
     found = PATTERN.fullmatch(text) if len(text) <= MAX_VERSION else None
     if found is None:
         shown = repr(text if len(text) <= MAX_VERSION else f"{text[:MAX_VERSION]}...")
@@ -81,7 +85,7 @@ def latest_version(versions: Iterable[str]) -> str | None:
     """
     try:
         parsed = [(parse_version(each), each) for each in versions]
-    except ValueError:
+    except (TypeError, ValueError):
         return None
     return max(parsed)[1] if parsed else None
 
@@ -101,7 +105,7 @@ def next_patch(versions: Iterable[str]) -> str:
     for each in versions:
         try:
             parsed.append(parse_version(each))
-        except ValueError:
+        except (TypeError, ValueError):
             continue
     if not parsed:
         return FIRST_VERSION

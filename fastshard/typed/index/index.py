@@ -905,6 +905,7 @@ class Index:
         ------
         TypeError
             The class is not packable, or a field cannot be described; names both.
+            `version` is no str.
         ValueError
             `version` is no semantic version, or that version has other fields.
         OSError
@@ -1135,9 +1136,9 @@ class Index:
         Raises
         ------
         TypeError
-            `lens` is none, or has no types.
+            `lens` is none, or has no types; `name` or `version` is no str.
         ValueError
-            `name` cannot be one, or `version` is no semantic version.
+            `name` is empty or too long, or `version` is no semantic version.
         OSError
             The store cannot be written.
 

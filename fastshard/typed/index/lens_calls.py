@@ -53,10 +53,11 @@ def store_lens(
     """
     if not isinstance(lens, Lens):
         raise TypeError(f"expected a Lens, got {type(lens).__name__}")
-    if not name or len(name) > MAX_NAME or "@" in name:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a lens must be a str, got {type(name).__name__}")
+    if not 0 < len(name) <= MAX_NAME:
         raise ValueError(
-            f"the name of a lens has 1 to {MAX_NAME} characters and no @, got "
-            f"{name[:MAX_NAME]!r}"
+            f"the name of a lens has 1 to {MAX_NAME} characters, got {len(name):,}"
         )
     if version is not None:
         parse_version(version)

@@ -76,3 +76,11 @@ def test_next_version_passes_over_what_is_none():
     assert next_patch(["final", ""]) == next_patch([]) == "1.0.0"
     assert next_patch(["1.9.9", "1.10.3", "draft"]) == "1.10.4"
     assert next_patch(["2.0.0-rc.1"]) == "2.0.1"
+
+
+@pytest.mark.parametrize("value", [None, 1, 1.0, b"1.0.0", ["1.0.0"]])
+def test_values_that_are_no_text(value):
+    with pytest.raises(TypeError, match="a version must be a str"):
+        parse_version(value)
+    assert latest_version([value]) is None
+    assert next_patch([value, "1.0.0"]) == "1.0.1"
