@@ -47,8 +47,9 @@ class StoredRecord(dict[str, Any]):
             uri = AtUri.parse(answer.take("uri", str))
         except ValueError as error:
             raise answer.error(f"'uri': {error}") from None
-        expected = AtUri(did, collection, uri.rkey if rkey is None else rkey)
-        if uri != expected:
+        key = uri.rkey if rkey is None else rkey
+        if (uri.authority, uri.collection, uri.rkey) != (did, collection, key):
+            expected = AtUri(did, collection, key)
             raise answer.error(f"expected the record {expected}, got {uri}")
         value = answer.take("value", dict)
         cid = answer.fields.get("cid")
