@@ -186,7 +186,7 @@ def test_dtypes_that_are_none(dtype):
 
 
 def test_formats_decode():
-    pytest.importorskip("scipy")
+    pytest.importorskip("scipy", reason="no scipy for this Python")
     import scipy.sparse
 
     made = make_type(
