@@ -1692,7 +1692,7 @@ def _provider_of(
     """Return the name of the provider that arguments are of."""
     if dsn is not None:
         return "postgres"
-    if redis is not None or (redis_kwargs and path is None):
+    if redis is not None or (redis_kwargs.keys() - {"timeout"} and path is None):
         return "redis"
     return "sqlite"
 
@@ -1775,6 +1775,14 @@ def _one_version(reference: DatasetReference, version: str | None) -> str | None
 
 
 def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
-    """Return metadata with those of further ones that are not None."""
+    """Return metadata with those of further ones that are not None.
+
+    Raises
+    ------
+    TypeError
+        Tags are no list.
+    """
+    if isinstance(more.get("tags"), str):
+        raise TypeError("tags must be a list of str, got a str")
     given = {name: value for name, value in more.items() if value is not None}
     return {**(metadata or {}), **given} if given else metadata

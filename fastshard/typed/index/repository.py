@@ -72,7 +72,7 @@ def create_repository(
     ValueError
         The provider is unknown.
     TypeError
-        An argument belongs to another provider, or is of another type.
+        An argument is unknown, or of another type.
     MissingLibraryError
         The library of the provider is not installed.
 

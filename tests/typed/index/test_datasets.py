@@ -324,6 +324,7 @@ def test_a_store_of_one_s_own_is_written_through(bare_index, tmp_path):
         ({"metadata": {"x": {1}}}, TypeError, r"metadata\['x'\]"),
         ({"metadata": {1: 2}}, TypeError, "keys of metadata"),
         ({"metadata": "text"}, TypeError, "metadata as a dict, got str"),
+        ({"tags": "text"}, TypeError, "tags must be a list"),
         ({"version": "a@b"}, ValueError, "version has an '@'"),
         ({"description": "\ud800"}, ValueError, "description has a lone"),
         ({"schema_ref": "\ud800"}, ValueError, "schema_ref has a lone"),
@@ -564,6 +565,19 @@ def test_making_an_index_touches_nothing(tmp_path, monkeypatch):
 def test_providers_are_checked(args, given, error, match):
     with pytest.raises(error, match=match):
         Index(*args, **given)
+
+
+def test_the_provider_is_that_of_the_arguments(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in ({}, {"path": tmp_path / "x.db"}, {"timeout": 2}):
+        assert isinstance(Index(**given).provider, type(Index().provider))
+    pytest.importorskip("redis", reason="no redis for this Python")
+    assert Index(host="127.0.0.1", port=1).provider.location.startswith("redis://")
+    pytest.importorskip("psycopg", reason="no psycopg for this Python")
+    dsn = "postgresql://me:hunter2@127.0.0.1:1/db"
+    index = Index(dsn=dsn)
+    assert index.provider.location == "postgresql://127.0.0.1:1/db"
+    assert "hunter2" not in repr(index) + repr(index.repos)
 
 
 def test_an_open_provider_takes_no_arguments(index, tmp_path):
