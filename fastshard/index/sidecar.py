@@ -180,6 +180,8 @@ def find_index(
         path = sidecar_path(file.path, kind, folder)
         try:
             return read_index(path, file, last_dot=last_dot, lower=lower, copied=copied)
+        except FileNotFoundError:  # even if another process makes it now
+            continue
         except OSError:
             if os.path.exists(path):  # not before the read: most shards have one
                 raise

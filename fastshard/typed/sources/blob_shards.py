@@ -100,9 +100,12 @@ class BlobSet(PackedSet):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         settings = self._settings
+        self._most_ahead = AHEAD
         if settings.cache_limit is not None:  # mapped files keep their disk space
             most = max(settings.sizes.values(), default=MAX_BLOB) or 1
-            self.limit = max(1, min(self.limit, settings.cache_limit // most))
+            fitting = settings.cache_limit // most
+            self.limit = max(1, min(self.limit, fitting))
+            self._most_ahead = max(0, min(AHEAD, fitting - 2))  # else it evicts shards
             if len(self) > self.limit:
                 self.used = self.used or bytearray(len(self))
         self._is_ahead = False  # once a shard was not in the cache
@@ -171,11 +174,12 @@ class BlobSet(PackedSet):
         """Start to download the shards behind shard `k`, in threads."""
         if self._pid != os.getpid():  # a forked child has none
             self._ahead, self._pid = set(), os.getpid()
-        for j in range(k + 1, min(k + 1 + AHEAD, len(self))):
+        most = self._most_ahead
+        for j in range(k + 1, min(k + 1 + most, len(self))):
             if (
                 self.open_samples[j] is None
                 and j not in self._ahead
-                and len(self._ahead) < AHEAD
+                and len(self._ahead) < most
             ):
                 self._ahead.add(j)
                 if not self._run(self._download, j):

@@ -3,6 +3,8 @@
 import hashlib
 import multiprocessing
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.errors import RemoteNotFoundError
+from fastshard.index import sidecar
 from support.servers.atproto.dag import blob_cid
 from support.typed.blobs import Caption, store_blob, wait_for
 
@@ -233,6 +236,47 @@ def test_the_cache_stays_below_its_limit(stored, captions):
     assert sorted(s.number for s in ds.shuffled()) == list(range(12))
 
 
+def test_a_small_cache_evicts_no_shard_before_it_is_read(stored, tmp_path):
+    samples = [Caption(text=str(i) * 1_000_000, number=i) for i in range(6)]
+    ds = typed.write_samples(samples, tmp_path / "large.tar", maxcount=1)
+    stored.refs[:] = [
+        store_blob(stored.account, Path(path).read_bytes()) for path in ds.list_shards()
+    ]
+    found = stored.dataset(cache_limit=2_500_000).ordered()
+
+    assert [sample.number for sample in found] == list(range(6))
+
+    assert stored.downloads == 6
+    assert sum(path.stat().st_size for path in stored.files()) <= 2_500_000
+
+
+def test_a_process_that_is_killed_leaves_no_shard(stored, captions):
+    code = (
+        "import sys; from fastshard import typed\n"
+        "refs, url, folder = eval(sys.argv[1])\n"
+        "source = typed.BlobSource(refs, url, cache_dir=folder)\n"
+        "typed.Dataset(source)[0]"
+    )
+    data = stored.account.blobs[stored.refs[0]["cid"]][0]
+
+    def stall(call):
+        connection = call.handler.connection
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data))
+        connection.sendall(data[:700])
+        stored.server.stopping.wait(20)
+        raise ConnectionError
+
+    stored.server.hook = stall
+    argument = repr((stored.refs, stored.server.url, str(stored.cache_dir)))
+    with subprocess.Popen([sys.executable, "-c", code, argument]) as process:
+        wait_for(lambda: bool(stored.unfinished()), 20)
+        process.kill()
+    assert stored.files() == []
+
+    stored.server.hook = None
+    assert list(stored.dataset().ordered()) == captions
+
+
 def test_a_blob_above_the_limit_is_an_error_that_says_so(stored):
     with pytest.raises(OSError, match="cache_limit"):
         stored.dataset(cache_limit=1000)[0]
@@ -272,3 +316,20 @@ def test_checksums_of_blobs_are_compared(stored):
     assert stored.downloads == 0
     found = typed.verify_checksums(entry, remote=True, source=stored.source())
     assert list(found.values()) == ["ok", "ok", "mismatch"]
+
+
+def test_an_index_that_appears_while_a_shard_is_opened_is_no_error(
+    stored, captions, monkeypatch
+):
+    list(stored.dataset().ordered())
+    wait_for(lambda: len(list(stored.cache_dir.glob("??/*/data.fsi"))) == 3)
+    real = sidecar.read_index
+
+    def too_early(path, *args, **options):
+        if path.endswith(".fsi"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(sidecar, "read_index", too_early)
+
+    assert list(stored.dataset().ordered()) == captions
