@@ -167,7 +167,7 @@ def _find(
 def _comparable(record: EntryRecord | LabelRecord) -> dict[str, Any]:
     """Return what a record says: its metadata as a dict, and no time."""
     found = record.to_record()
+    if isinstance(record, EntryRecord):  # stored in one of several forms
+        found["metadata"] = EntryRecord.from_record(found).metadata
     del found["createdAt"]
-    if isinstance(record, EntryRecord):
-        found["metadata"] = record.metadata
     return found

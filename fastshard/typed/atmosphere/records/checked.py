@@ -416,7 +416,7 @@ def check_value(value: object, path: str, depth: int = 0) -> Any:
     if isinstance(value, int):
         if abs(value) > LARGEST_INT:
             raise RecordError("a record holds no integer of that size", "", path)
-        return value
+        return int(value)
     if isinstance(value, bytes | bytearray | memoryview):
         from base64 import b64encode
 

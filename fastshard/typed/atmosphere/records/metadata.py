@@ -109,7 +109,7 @@ def _flatten(fields: RecordFields) -> dict[str, Any]:
 def _pack(metadata: dict[str, Any]) -> bytes:
     """Return msgpack whose length is a multiple of three."""
     msgpack = _msgpack()
-    _check(metadata, "metadata", 0)
+    metadata = _plain(metadata, "metadata")
     if len(metadata) > 15:  # the first key's length may have to grow
         shortest = min(metadata, key=utf8_length)
         if utf8_length(next(iter(metadata))) >= LONG_KEY:
@@ -144,28 +144,35 @@ def _lengthen(body: bytes) -> bytes:
     return bytes([STR8, first - FIXSTR]) + body[1:]
 
 
-def _check(value: object, path: str, depth: int) -> None:
-    """Check that msgpack gives a value back as it is.
+def _plain(value: object, path: str, depth: int = 0) -> Any:
+    """Return a copy of plain types, which msgpack gives back as they are.
 
     Raises
     ------
     RecordError
-        It does not.
+        A value is of another type, or nested too deep.
     """
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
     if depth > MAX_DEPTH:
         raise RecordError(f"values are nested deeper than {MAX_DEPTH}", "", path)
     if isinstance(value, Mapping):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str):
                 name = type(key).__name__
                 raise RecordError(f"keys must be texts, got {name}", "", path)
-            _check(item, f"{path}.{key}", depth + 1)
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            _check(item, f"{path}[{i}]", depth + 1)
-    elif not (value is None or isinstance(value, bool | int | float | str | bytes)):
-        name = type(value).__name__
-        raise RecordError(f"metadata hold no {name}", "", path)
+        return {
+            str(key): _plain(item, f"{path}.{key}", depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+    raise RecordError(f"metadata hold no {type(value).__name__}", "", path)
 
 
 def _msgpack() -> Any:

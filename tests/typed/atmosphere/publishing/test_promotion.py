@@ -150,7 +150,7 @@ def test_a_failure_midway_leaves_no_label_and_says_what_was_made(
 
 
 def test_what_was_published_is_not_published_again(index, digits, fake_pds, records):
-    given = {"name": "digits", "metadata": {"rate": 0.5}, "tags": ["a"]}
+    given = {"name": "digits", "metadata": {"rate": 0.5, "a": (1,)}, "tags": ["a"]}
     first = index.write_samples(digits, **given)
     fake_pds.forget()
     assert index.write_samples(digits, **given) == first

@@ -5,6 +5,7 @@ import pickle
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 
 from fastshard.errors import FormatError, RecordError, SchemaError
@@ -599,6 +600,14 @@ def test_metadata_that_cannot_be_written_are_refused(value):
     with pytest.raises(RecordError) as caught:
         entry.to_record()
     assert caught.value.field.startswith("metadata")
+
+
+def test_metadata_of_numpy_are_numbers_and_texts():
+    value = {"a": np.float64(0.5), "b": np.str_("x"), "c": (1, bytearray(b"y"))}
+    storage = atmosphere.StorageHttp([atmosphere.HttpShardEntry("https://a.example")])
+    entry = atmosphere.EntryRecord("x", SCHEMA, storage, metadata=value)
+    read = atmosphere.EntryRecord.from_record(entry.to_record())
+    assert read.metadata == {"a": 0.5, "b": "x", "c": [1, b"y"]}
 
 
 def test_metadata_that_are_nested_deep_are_refused():
