@@ -23,7 +23,7 @@ UNUSED = (
     *("torch._dynamo.*", "torch._inductor.*", "torch.ao.*", "torch.distributed.*"),
     *("torch.fx.*", "torch.onnx.*", "jax.*", "ray.*", "pandas.*"),
 )
-RESULTS = ("results.py", "typed_results.py")
+RESULTS = ("results.py", "typed_results.py", "index_results.py")
 MISTAKES = ("mistakes.py", "typed_mistakes.py")
 
 
