@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from fastshard._core.typed.msgpack import unpack_map
 from fastshard.errors import ClosedError, MissingLibraryError, RemoteError
 from fastshard.typed.index.entry import DatasetEntry
 from fastshard.typed.index.providers.protocol import (
@@ -36,6 +37,7 @@ from fastshard.typed.index.providers.rows import (
     no_label,
     pack_entry,
 )
+from fastshard.typed.kinds.decoders import load_msgspec
 
 __all__ = ["RedisProvider"]
 
@@ -162,8 +164,23 @@ class RedisProvider(IndexProvider):
 
     def iter_entries(self) -> Iterator[DatasetEntry]:
         location = self.location
+        unpack_urls = load_msgspec().msgpack.Decoder(list[str]).decode
+        start = len(ENTRIES) + 1
         for key, values in self._scanner.hashes(f"{ENTRIES}:*", ENTRY_FIELDS):
-            entry = _entry(location, key, values)
+            cid, name, schema_ref, urls, metadata, uuid = values
+            entry: DatasetEntry | None
+            try:  # most entries are as they should be
+                entry = DatasetEntry(
+                    name.decode(),  # type: ignore[union-attr]
+                    schema_ref.decode(),  # type: ignore[union-attr]
+                    unpack_urls(urls),
+                    None if metadata is None else unpack_map(metadata),
+                    key[start:].decode(),
+                )
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                entry = None
+            if entry is None or cid != key[start:] or uuid is not None:
+                entry = _entry(location, key, values)  # says what is wrong
             if entry is not None:
                 yield entry
 

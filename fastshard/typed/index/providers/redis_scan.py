@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import GenericAlias
 from typing import Any
 
@@ -36,7 +37,7 @@ for i, key in ipairs(found[2]) do
 end
 return {found[1], cmsgpack.pack(rows)}
 """
-HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # bytes before those of a msgpack string
+HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # bytes before those of a long msgpack string
 FALSE = 0xC2
 
 Ask = Callable[[Sequence[tuple[Any, ...]]], list[Any]]
@@ -74,35 +75,46 @@ class Scanner:
 
     def _scan(self, pattern: str, fields: Sequence[str]) -> Iterator[ScannedRow]:
         seen: set[bytes] = set()
-        cursor: Any = 0
-        is_scripted = True
-        while True:
-            rows: Iterable[ScannedRow] | None = None
-            if is_scripted:
-                step = self._step(cursor, pattern, fields)
-                if step is None:
-                    is_scripted = False
-                    continue
-                after, rows = step
-            if rows is None:
-                command = ("SCAN", cursor, "MATCH", pattern, "COUNT", COUNT)
-                after, keys = self._ask([command])[0]
-                rows = self._read(keys, fields)
+        for rows in self._steps(pattern, fields):
             for row in rows:
                 if row[0] not in seen:
                     seen.add(row[0])
                     yield row
-            cursor = after
+
+    def _steps(
+        self, pattern: str, fields: Sequence[str]
+    ) -> Iterator[Iterable[ScannedRow]]:
+        """Yield the rows of each step; the server takes the next one meanwhile."""
+        cursor: Any = 0
+        with ThreadPoolExecutor(1, "fastshard-scan") as thread:
+            step = self._step(cursor, pattern, fields)
+            while step is not None:
+                after, data = step
+                is_last = int(after) == 0
+                if not is_last:
+                    coming = thread.submit(self._step, after, pattern, fields)
+                yield self._unpack(data) or self._read_step(cursor, pattern, fields)[1]
+                if is_last:
+                    return
+                cursor, step = after, coming.result()
+        while True:  # without scripts
+            cursor, rows = self._read_step(cursor, pattern, fields)
+            yield rows
             if int(cursor) == 0:
                 return
 
+    def _read_step(
+        self, cursor: Any, pattern: str, fields: Sequence[str]
+    ) -> tuple[Any, list[ScannedRow]]:
+        """Return the next cursor, and rows whose values are asked for one by one."""
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", COUNT)
+        after, keys = self._ask([command])[0]
+        return after, self._read(keys, fields)
+
     def _step(
         self, cursor: Any, pattern: str, fields: Sequence[str]
-    ) -> tuple[Any, list[ScannedRow] | None] | None:
-        """Return the next cursor and rows; no rows if they have to be read one by one.
-
-        None if the server runs no scripts.
-        """
+    ) -> tuple[Any, Any] | None:
+        """Return the next cursor and msgpack; None if the server runs no scripts."""
         command = ("EVAL", SCRIPT, 0, cursor, pattern, COUNT, *fields)
         try:
             after, data = self._ask([command])[0]
@@ -110,7 +122,7 @@ class Scanner:
             if error.transient:
                 raise
             return None
-        return after, self._unpack(data)
+        return after, data
 
     def _unpack(self, data: Any) -> list[ScannedRow] | None:
         msgspec = load_msgspec()
@@ -118,7 +130,9 @@ class Scanner:
             rows_of_raw = GenericAlias(list, GenericAlias(list, msgspec.Raw))
             self._decode = msgspec.msgpack.Decoder(rows_of_raw).decode
         try:
-            rows = [[_string(bytes(raw)) for raw in row] for row in self._decode(data)]
+            rows = [
+                [_string(raw) for raw in map(bytes, row)] for row in self._decode(data)
+            ]
         except (msgspec.MsgspecError, LookupError, TypeError):
             return None  # a key of another type
         return [(row.pop() or b"", row) for row in rows]
@@ -134,6 +148,6 @@ class Scanner:
 def _string(raw: bytes) -> bytes | None:
     """Return the bytes of a msgpack string; None for false, which Lua has for nil."""
     lead = raw[0]
-    if 0xA0 <= lead <= 0xBF:
-        return raw[1:]
-    return None if lead == FALSE else raw[HEADS[lead] :]
+    if lead == FALSE:
+        return None
+    return raw[HEADS.get(lead, 1) :]
