@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.typed.cid import cid_of_blob
+from fastshard.typed.index.providers.rows import pack_entry
 from fastshard.typed.stores.writing import write_to_store
 from harness import SCALE, contenders, expect
 from harness.pds import run_pds, server_name
@@ -209,6 +213,206 @@ def bench_label(
 ) -> None:
     assert read(labels) == -(-COUNT // 100) + 1  # the last page has no records
     benchmark.pedantic(read, (labels,), rounds=3)
+
+
+# Names in the stores of an index.
+
+MANY = max(int(100_000 * SCALE), 100)  # entries of a listing
+
+
+def some_entry(i: int) -> typed.DatasetEntry:
+    url = f"s3://bucket/d{i}/train-{{000000..000099}}.tar"
+    ref = "atdata://local/schema/Row@1.0.0"
+    return typed.DatasetEntry(f"d{i}", ref, [url], {"split": "train", "n": i})
+
+
+class Store(NamedTuple):
+    """A store with entries and labels, and a client of one's own."""
+
+    provider: typed.IndexProvider
+    client: Any
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    path = tmp_path_factory.mktemp("names") / "index.db"
+    with typed.create_provider("sqlite", path=path) as provider:
+        provider.store_label("", "")  # makes the tables
+        with closing(sqlite3.connect(path)) as client:
+            with client:  # in one transaction: a commit each takes a minute
+                for entry in map(some_entry, range(COUNT)):
+                    values = pack_entry(entry)
+                    client.execute(
+                        "INSERT INTO dataset_entries (cid, name, schema_ref, "
+                        "data_urls, metadata, legacy_uuid) VALUES (?, ?, ?, ?, ?, ?)",
+                        values,
+                    )
+                    client.execute(
+                        "INSERT INTO labels (name, cid) VALUES (?, ?)",
+                        (entry.name, entry.cid),
+                    )
+            yield Store(provider, client)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    servers = import_module("support.servers.databases.redis")
+    with servers.serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+def fill_redis(server: Any, count: int, labels: bool) -> Iterator[Store]:
+    """Store what atdata does, in a few pipelines."""
+    redis = import_module("redis")
+    options = server.new()
+    with (
+        redis.Redis(**options) as client,
+        typed.create_provider("redis", **options) as provider,
+    ):
+        for start in range(0, count, 1000):
+            pipeline = client.pipeline(transaction=False)
+            for entry in map(some_entry, range(start, min(start + 1000, count))):
+                cid, name, ref, urls, metadata, _ = pack_entry(entry)
+                fields = {"name": name, "schema_ref": ref, "data_urls": urls}
+                fields |= {"cid": cid, "metadata": metadata or b""}
+                pipeline.hset(f"LocalDatasetEntry:{cid}", mapping=fields)
+                if labels:
+                    fields = {"name": name, "cid": cid, "version": ""}
+                    pipeline.hset(f"Label:{name}@", mapping=fields)
+            pipeline.execute()
+        yield Store(provider, client)
+
+
+@pytest.fixture(scope="module")
+def redis(redis_server: Any) -> Iterator[Store]:
+    yield from fill_redis(redis_server, COUNT, labels=True)
+
+
+@pytest.fixture(scope="module")
+def redis_many(redis_server: Any) -> Iterator[Store]:
+    yield from fill_redis(redis_server, MANY, labels=False)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Store]:
+    servers = import_module("support.servers.databases.postgres")
+    psycopg = import_module("psycopg")
+    with servers.serve_postgres() as server:
+        options = server.new()
+        with (
+            typed.create_provider("postgres", **options) as provider,
+            psycopg.connect(options["dsn"], autocommit=True) as client,
+        ):
+            for entry in map(some_entry, range(COUNT)):
+                provider.store_entry(entry)
+                provider.store_label(entry.name, entry.cid)
+            yield Store(provider, client)
+
+
+def name_fastshard(store: Store) -> str:
+    index = typed.Index(store.provider, atmosphere=None)
+    return index.get_dataset(f"d{COUNT // 2}").name
+
+
+def name_60_us(store: Store) -> str:
+    end = time.perf_counter() + 60e-6
+    while time.perf_counter() < end:
+        pass
+    return f"d{COUNT // 2}"
+
+
+def name_scan(store: Store) -> str:
+    """Find a label and its entry as atdata does: by a scan of all keys."""
+    for key in store.client.scan_iter(match=f"Label:d{COUNT // 2}@*"):
+        label = store.client.hgetall(key)
+    entry = store.client.hgetall(f"LocalDatasetEntry:{label[b'cid'].decode()}")
+    name: str = entry[b"name"].decode()
+    return name
+
+
+def name_round_trips(store: Store) -> str:
+    for _ in range(3):
+        store.client.execute("SELECT 1").fetchall()
+    return f"d{COUNT // 2}"
+
+
+def time_name(
+    benchmark: Any, store: Store, read: Callable[[Store], str], rounds: int
+) -> None:
+    assert read(store) == f"d{COUNT // 2}"
+    benchmark.pedantic(read, (store,), rounds=rounds, warmup_rounds=1)
+
+
+@contenders(
+    f"get_dataset of {COUNT:,}, SQLite",
+    fastshard=name_fastshard,
+    limit_of_60_us=name_60_us,
+)
+def bench_name_sqlite(
+    benchmark: Any, sqlite: Store, read: Callable[[Store], str], turn: int
+) -> None:
+    expect(benchmark, "fastshard", "limit_of_60_us", 1)
+    time_name(benchmark, sqlite, read, 2000)
+
+
+@contenders(
+    f"get_dataset of {COUNT:,}, Redis", fastshard=name_fastshard, atdata_scan=name_scan
+)
+def bench_name_redis(
+    benchmark: Any, redis: Store, read: Callable[[Store], str], turn: int
+) -> None:
+    expect(benchmark, "fastshard", "atdata_scan", 100)
+    time_name(benchmark, redis, read, 200 if read is name_fastshard else 5)
+
+
+@contenders(
+    f"get_dataset of {COUNT:,}, Postgres",
+    fastshard=name_fastshard,
+    three_round_trips=name_round_trips,
+)
+def bench_name_postgres(
+    benchmark: Any, postgres: Store, read: Callable[[Store], str], turn: int
+) -> None:
+    expect(benchmark, "fastshard", "three_round_trips", 1)
+    time_name(benchmark, postgres, read, 500)
+
+
+def list_fastshard(store: Store) -> Sequence[Any]:
+    return typed.Index(store.provider, atmosphere=None).list_datasets()
+
+
+def list_each(store: Store) -> list[typed.DatasetEntry]:
+    """List entries as atdata does: in a round trip each."""
+    msgpack = import_module("msgpack")
+    entries = []
+    for key in store.client.scan_iter(match="LocalDatasetEntry:*"):
+        fields = store.client.hgetall(key)
+        entries.append(
+            typed.DatasetEntry(
+                fields[b"name"].decode(),
+                fields[b"schema_ref"].decode(),
+                msgpack.unpackb(fields[b"data_urls"]),
+                msgpack.unpackb(fields[b"metadata"]),
+                fields[b"cid"].decode(),
+            )
+        )
+    return entries
+
+
+@contenders(
+    f"list_datasets of {MANY:,}, Redis", fastshard=list_fastshard, atdata=list_each
+)
+def bench_list_redis(
+    benchmark: Any,
+    redis_many: Store,
+    read: Callable[[Store], Sequence[Any]],
+    turn: int,
+) -> None:
+    expect(benchmark, "fastshard", "atdata", 10)
+    found = {entry.cid: entry for entry in read(redis_many)}
+    assert found == {entry.cid: entry for entry in map(some_entry, range(MANY))}
+    benchmark.extra_info["operations"] = MANY
+    benchmark.pedantic(read, (redis_many,), rounds=2)
 
 
 # Shards that are blobs.
