@@ -96,7 +96,8 @@ class Opener:
             shards, urls = source.list_shards(), list(self._entry.data_urls)
             if url in shards:
                 return source.open_shard(url)
-            if len(shards) == len(urls):  # blobs, whose URLs name their server
+            is_found = self._given is None and len(shards) == len(urls)
+            if is_found:  # blobs of a record, whose URLs name their server
                 return source.open_shard(shards[urls.index(url)])
         return URLSource._of_shards([url]).open_shard(url)
 

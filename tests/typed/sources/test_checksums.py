@@ -74,13 +74,13 @@ def test_remote_shards_are_read_on_request_alone():
 def test_a_source_opens_the_shards_that_it_lists(tmp_path):
     class Shards:
         def list_shards(self):
-            return ["one"]
+            return ["one", "two"]
 
         def open_shard(self, name):
             return io.BytesIO(b"of the source")
 
     path = str(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(b"of the disk")
-    made = entry(["one", path], {"one": digest(b"of the source"), path: digest(b"")})
-    found = typed.verify_checksums(made, source=Shards())
-    assert found == {"one": "ok", path: "mismatch"}
+    sums = {"one": digest(b"of the source"), path: digest(b"of the disk")}
+    found = typed.verify_checksums(entry(["one", path], sums), source=Shards())
+    assert found == {"one": "ok", path: "ok"}
