@@ -55,7 +55,7 @@ class _CurrentRead(threading.local):
     response: TimedResponse | None = None
     query: str = ""  # of the request's target, with its question mark
     connection: Any = None  # that sends the request
-    cut: bool = False  # whether the server answered before it had the whole body
+    cut: bool = False  # whether the server has not got the whole body of the request
 
 
 current_read = _CurrentRead()

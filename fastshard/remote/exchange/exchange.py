@@ -7,6 +7,7 @@ traceback holds a secret: an attempt returns its error, and its caller raises it
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
-from urllib3.util.wait import wait_for_read
+from urllib3.util.wait import wait_for_read, wait_for_socket
 
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
@@ -241,6 +242,7 @@ class HttpExchange:
         finally:
             current_read.deadline = current_read.response = None
             current_read.connection = None
+            current_read.cut = False
             current_read.query = ""
             if response is not None:
                 response.close()
@@ -282,18 +284,37 @@ def _send(
 
 
 def _paced(pieces: Iterator[Any], limit: TimeLimit) -> Iterator[Any]:
-    """Yield pieces of a body until its time is over, or until the server answers."""
+    """Send a body, or yield its pieces, until the time is over or an answer comes.
+
+    A plain socket is written to here, only while it has nothing to read. A TLS socket
+    may have something to read without an answer, for a session's tickets.
+    """
     total = 0
+    current_read.cut = True
     for piece in pieces:
         sock = current_read.connection.sock
-        # A TLS socket may be readable without an answer, for a session's tickets.
-        if total and not isinstance(sock, ssl.SSLSocket) and wait_for_read(sock, 0):
-            current_read.cut = True
+        if isinstance(sock, ssl.SSLSocket):
+            sock.settimeout(limit.deadline.remaining())
+            yield piece
+        elif not _send_piece(sock, piece, limit.deadline):
             return
-        sock.settimeout(limit.deadline.remaining())
-        yield piece
         total += len(piece)
         limit.advance(total)
+    current_read.cut = False
+
+
+def _send_piece(
+    sock: socket.socket, piece: bytes | memoryview, deadline: Deadline
+) -> bool:
+    """Send bytes; return False as soon as there is an answer."""
+    view = memoryview(piece)
+    while view:
+        wait_for_socket(sock, read=True, write=True, timeout=deadline.remaining())
+        if wait_for_read(sock, 0):
+            return False
+        sock.settimeout(deadline.remaining())
+        view = view[sock.send(view) :]
+    return True
 
 
 def _receive(
@@ -325,11 +346,9 @@ def _receive(
         sink(piece)
         limit.advance(total)
     answer = Answer(status, headers, b"".join(pieces), url)
-    if current_read.cut:
-        current_read.cut = False
-        response.close()
-    else:
-        response.release_conn()
+    if current_read.cut:  # the rest of the body would be the next request
+        current_read.connection.close()
+    response.release_conn()
     if status in TRANSIENT and _is_transient(answer):
         return RetryError("the server failed", status, retry_after(headers))
     return answer
