@@ -1,5 +1,6 @@
 """Blobs and tokens on their way: broken uploads, wrong bytes, redirects."""
 
+import shutil
 import threading
 import time
 import tracemalloc
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from fastshard.errors import RemoteError, XrpcError
+from fastshard.remote import http_connection
 from fastshard.typed import Atmosphere
 from fastshard.typed.atmosphere import client as client_module
 from support.servers.atproto.dag import blob_cid
@@ -20,7 +22,10 @@ from support.servers.atproto.hostile import (
     say,
     silent,
 )
+from support.servers.atproto.pds import FakePds
+from support.servers.atproto.plc import FakePlc
 from support.servers.atproto.xrpc import Reply, XrpcServer
+from support.servers.http import make_certificate
 
 NOTE = "com.example.note"
 UPLOAD = "com.atproto.repo.uploadBlob"
@@ -337,6 +342,36 @@ def test_tokens_go_to_the_sessions_server_alone(client, fake_pds, elsewhere):
     ]
     assert "authorization" not in elsewhere.calls[0].headers
     assert fake_pds.calls[-1].headers["authorization"].startswith("Bearer ey")
+
+
+def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    pem, context = make_certificate()
+    (tmp_path / "trusted.pem").write_text(pem)
+    with FakePlc() as plc:
+        pds = FakePds(plc)
+        pds.context = context
+        with pds:
+            pds.create_account("alice.test")
+            given = {"base_url": pds.url, "plc_url": plc.url, "timeout": 20}
+            with pytest.raises(RemoteError, match="certificate is not trusted"):
+                Atmosphere.login("alice.test", "password", **given)
+            assert pds.count() == 0
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "trusted.pem"))
+            http_connection._tls_context.cache_clear()
+            try:
+                client = Atmosphere.login("alice.test", "password", **given)
+                data = bytes(range(256)) * 40_000
+                cid = publish(client, data)
+                assert client.get_blob("alice.test", cid) == data
+                pds.hook = only(UPLOAD, break_after(MEGABYTE, REFUSAL, reset=False))
+                with pytest.raises(RemoteError):
+                    client.upload_blob(bytes(40 * MEGABYTE))
+                pds.hook = None
+                assert len(client.list_records(NOTE)[0]) == 1
+            finally:
+                http_connection._tls_context.cache_clear()
 
 
 @pytest.mark.parametrize(

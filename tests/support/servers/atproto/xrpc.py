@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -184,14 +185,20 @@ class XrpcServer:
         self.lock = threading.RLock()
         self.stopping = threading.Event()
         self.port = 0
+        self.context: ssl.SSLContext | None = None  # for https
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "http" if self.context is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Any:
         self.listener = Listener(self)
         self.port = self.listener.server_address[1]
+        if self.context is not None:
+            self.listener.socket = self.context.wrap_socket(
+                self.listener.socket, server_side=True
+            )
         self.thread = threading.Thread(
             target=self.listener.serve_forever, args=(0.02,), daemon=True
         )
