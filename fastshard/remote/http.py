@@ -144,22 +144,8 @@ class HttpClient:
         self.read(url, len(data), info.nbytes, rest, info)
         return info, room
 
-    def download(
-        self,
-        url: Url,
-        receive: Callable[[RangeResponse], T],
-        nbytes: int | None = None,
-    ) -> T:
-        """Request a whole object; return ``receive(response)``.
-
-        Parameters
-        ----------
-        url : Url
-        receive : callable
-            Called again if an attempt fails.
-        nbytes : int, optional
-            Size of the object, if it is known: a server need not tell it then.
-        """
+    def download(self, url: Url, receive: Callable[[RangeResponse], T]) -> T:
+        """Request a whole object of any size; return ``receive(response)``."""
         deadline = Deadline(self.settings.timeout)
 
         is_extended = False  # once: a server may break off each attempt
@@ -172,13 +158,7 @@ class HttpClient:
             return receive(response)
 
         return self._request(
-            url,
-            0,
-            LARGEST if nbytes is None else max(nbytes, 1),
-            None if nbytes is None else ObjectInfo(nbytes, "", 0),
-            deadline,
-            extend_and_receive,
-            whole=True,
+            url, 0, LARGEST, None, deadline, extend_and_receive, whole=True
         )
 
     def _request(

@@ -150,8 +150,6 @@ class RangeResponse:
         kind = self._response.headers.get("Content-Type", "")
         if kind.lower().startswith("text/html"):
             raise self.error("expected data, got an HTML page")
-        if whole and total is None and self._expected is not None:
-            total = self._expected.nbytes  # a chunked body
         if self.start == 0 and total is not None and (whole or total <= self.end):
             self.info = self._info(total)
             self.end = total

@@ -13,6 +13,7 @@ from fastshard.remote.http import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
 from support.marks import slow
+from support.servers.atproto.xrpc import XrpcServer
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
@@ -329,3 +330,21 @@ def test_a_temporary_dns_failure_is_retried(server, monkeypatch, code):
     monkeypatch.setattr(socket, "getaddrinfo", lost)
     assert open_remote(url, settings).nbytes == len(server.files["/0.tar"])
     assert failures == [0]
+
+
+def test_attempts_that_break_off_extend_the_time_of_a_download_once(tmp_path):
+    def half(call):
+        head = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 50000\r\n\r\n'
+        call.handler.connection.sendall(head + bytes(25_000))
+        raise ConnectionError
+
+    begun = time.monotonic()
+    with XrpcServer() as server:
+        server.hook = half
+        url = f"{server.url}/x.tar"
+        settings = make_settings({"timeout": 0.5, "cache_dir": str(tmp_path)}, [url])
+        with pytest.raises(RemoteError, match=r"inside the body|complete response"):
+            open_remote(url, settings)
+
+    assert server.count() > 1
+    assert time.monotonic() - begun < 3
