@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -94,28 +94,44 @@ class FileChangedError(Exception):
 
 
 class JsonBody(Body):
-    """JSON, made when it is sent: a `Secret` in it is then revealed."""
+    """JSON, made when it is sent: a `Secret` in it is then revealed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        JSON cannot hold the value.
+    """
 
     kind = "application/json"
 
     def __init__(self, value: dict[str, Any]) -> None:
         self._value = value
+        _encode(value, str)  # raises here, where no frame has a secret
 
     def secrets(self) -> list[Secret]:
         return [item for item in self._value.values() if isinstance(item, Secret)]
 
     def open(self) -> tuple[int, Iterator[bytes | memoryview]]:
-        data = json.dumps(
-            self._value,
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-            default=_reveal,
-        ).encode()
+        data = _encode(self._value, Secret.reveal)
         return len(data), iter([data])
 
 
-def _reveal(value: object) -> str:
-    if isinstance(value, Secret):
-        return value.reveal()
-    raise TypeError(f"JSON cannot hold {type(value).__name__}")
+def _encode(value: dict[str, Any], show: Callable[[Secret], str]) -> bytes:
+    """Return JSON in UTF-8, with secrets as a function shows them."""
+
+    def default(item: object) -> str:
+        if isinstance(item, Secret):
+            return show(item)
+        raise TypeError(f"JSON cannot hold {type(item).__name__}")
+
+    try:
+        text = json.dumps(
+            value,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=default,
+        )
+    except RecursionError:
+        raise ValueError("JSON cannot hold a value nested this deep") from None
+    return text.encode()

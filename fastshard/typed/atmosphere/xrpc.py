@@ -215,8 +215,10 @@ class XrpcClient:
         except ValueError as error:
             reason = request.redact(str(error))
         else:
-            if isinstance(value, dict):
+            if isinstance(value, dict) and not _is_error(value):
                 return AnswerFields(value, url)
+            if isinstance(value, dict):
+                raise _refusal(answer, request, url)
             reason = f"expected a JSON object, got {type(value).__name__}"
         raise XrpcError(reason, url, 200, answer.attempts)
 
@@ -237,8 +239,16 @@ def _method_url(request: ServiceRequest) -> str:
     return request.url.redacted.removesuffix("?...")
 
 
+def _is_error(fields: dict[str, Any]) -> bool:
+    """Return whether an answer is that of an error, whatever its status."""
+    return isinstance(fields.get("error"), str) and fields.keys() <= {
+        "error",
+        "message",
+    }
+
+
 def _refusal(answer: Answer, request: ServiceRequest, url: str) -> XrpcError:
-    """Return the error of an answer with another status than 200."""
+    """Return the error that an answer tells."""
     name, message = "", "the server refused the request"
     try:
         fields = answer.json() if answer.body else {}

@@ -93,6 +93,45 @@ def test_records_are_created_read_replaced_and_deleted(fake_pds, client):
     assert "Could not locate record" in str(caught.value)
 
 
+def circle():
+    record = {}
+    record["inner"] = [record]
+    return record
+
+
+def deep():
+    record = inner = {}
+    for _ in range(100_000):
+        inner["a"] = inner = {}
+    return record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"a": object()},
+        {"a": float("nan")},
+        {"a": b"x"},
+        {"a": "\ud800"},
+        circle(),
+        deep(),
+    ],
+    ids=["object", "NaN", "bytes", "surrogate", "circle", "deep"],
+)
+def test_what_json_cannot_hold_is_not_sent(fake_pds, client, record):
+    fake_pds.forget()
+    with pytest.raises((TypeError, ValueError)) as caught:
+        client.create_record(NOTE, record)
+    assert not isinstance(caught.value, OSError)
+    assert fake_pds.count() == 0
+    frames, frame = [], caught.value.__traceback__
+    while frame is not None:
+        frames.append(frame.tb_frame.f_locals)
+        frame = frame.tb_next
+    found = [f for f in frames[1:] if "headers" in f]
+    assert not found  # no frame in which a request was made
+
+
 def test_a_record_of_another_repository_is_not_deleted(client):
     with pytest.raises(ValueError, match=r"not a record of alice\.test"):
         client.delete_record(f"at://did:plc:other/{NOTE}/k")
