@@ -295,3 +295,17 @@ def test_a_user_who_may_only_read_reads(provider, sql, options, postgres_server)
     finally:
         sql.execute("DROP OWNED BY reader")
         sql.execute("DROP ROLE reader")
+
+
+def test_statements_that_a_pool_of_connections_forgets(provider, sql):
+    provider.store_entry(ENTRY)
+    for _ in range(3):
+        assert provider.get_entry_by_name("plain") == ENTRY
+    (connection,) = provider._idle
+    assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[
+        0
+    ]
+    connection.execute("DEALLOCATE ALL")
+    assert provider.get_entry_by_name("plain") == ENTRY
+    sql.execute("ALTER TABLE dataset_entries ALTER COLUMN name TYPE varchar")
+    assert provider.get_entry_by_name("plain") == ENTRY

@@ -61,7 +61,9 @@ TABLES = (
 )
 # Keys of advisory locks: two processes that make tables at once fail otherwise.
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('fastshard ' || %s, 0))"
-NO_TABLE = "42P01"
+# A pool of connections forgets prepared statements, or has them already; a table got
+# another column.
+NOT_PREPARED = ("26000", "42P05", "0A000")
 NO_SPACE = "53100"
 TOO_LONG = ("54000", "22001")  # for an index of the database
 STRUCTURE = "42"  # class of errors of tables that are not these
@@ -228,6 +230,11 @@ class PostgresProvider(SqlProvider):
                             raise
                         _make_tables(connection)
                         found = call(connection)
+                    except self._library.Error as error:
+                        if error.sqlstate not in NOT_PREPARED:
+                            raise
+                        connection.prepare_threshold = None
+                        found = call(connection)
             except BaseException as error:
                 is_lost = connection.closed and not connection.is_late
                 self._give_back(connection)
@@ -293,9 +300,8 @@ class PostgresProvider(SqlProvider):
             **self._options,
         }
         with self._translating():
-            # Statements that are prepared would not survive a pool of connections.
             connection = _connection_class().connect(
-                "", autocommit=True, prepare_threshold=None, **options
+                "", autocommit=True, prepare_threshold=1, **options
             )
             try:
                 connection.limit_call(self._timeout)
