@@ -14,11 +14,12 @@ __all__ = ["Ask", "ScannedRow", "Scanner"]
 
 COUNT = 500  # keys that the server looks at for one answer
 # One step of a scan and the values of its keys as msgpack, whose strings are bytes.
-# A key of another type is a string in place of a row.
+# A key of another type has true for each value.
 SCRIPT = """
 local found = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
-local rows = {}
-for i, key in ipairs(found[2]) do
+local width = math.max(#ARGV - 3, 1)
+local out, n = {}, 0
+for _, key in ipairs(found[2]) do
   local row
   if #ARGV > 3 then
     row = redis.pcall('HMGET', key, unpack(ARGV, 4))
@@ -28,17 +29,17 @@ for i, key in ipairs(found[2]) do
       row = {row}
     end
   end
-  if row.err then
-    rows[i] = row.err
-  else
-    row[#row + 1] = key
-    rows[i] = row
+  n = n + 1
+  out[n] = key
+  for i = 1, width do
+    n = n + 1
+    out[n] = row.err and true or row[i]
   end
 end
-return {found[1], cmsgpack.pack(rows)}
+return {found[1], cmsgpack.pack(out)}
 """
 HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # bytes before those of a long msgpack string
-FALSE = 0xC2
+FALSE, TRUE = 0xC2, 0xC3
 
 Ask = Callable[[Sequence[tuple[Any, ...]]], list[Any]]
 ScannedRow = tuple[bytes, list[bytes | None]]
@@ -55,7 +56,7 @@ class Scanner:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._decode: Callable[[bytes], list[list[Any]]] | None = None
+        self._decode: Callable[[bytes], list[Any]] | None = None
 
     def hashes(self, pattern: str, fields: Sequence[str]) -> Iterator[ScannedRow]:
         """Yield the keys that match, and fields of each; None for one that is missing.
@@ -93,7 +94,9 @@ class Scanner:
                 is_last = int(after) == 0
                 if not is_last:
                     coming = thread.submit(self._step, after, pattern, fields)
-                yield self._unpack(data) or self._read_step(cursor, pattern, fields)[1]
+                width = 1 + (len(fields) or 1)
+                found = self._unpack(data, width)
+                yield found or self._read_step(cursor, pattern, fields)[1]
                 if is_last:
                     return
                 cursor, step = after, coming.result()
@@ -124,18 +127,20 @@ class Scanner:
             return None
         return after, data
 
-    def _unpack(self, data: Any) -> list[ScannedRow] | None:
+    def _unpack(self, data: Any, width: int) -> Iterator[ScannedRow] | None:
+        """Return the rows of a step; None if a key is of another type."""
         msgspec = load_msgspec()
         if self._decode is None:
-            rows_of_raw = GenericAlias(list, GenericAlias(list, msgspec.Raw))
-            self._decode = msgspec.msgpack.Decoder(rows_of_raw).decode
+            values = GenericAlias(list, msgspec.Raw)
+            self._decode = msgspec.msgpack.Decoder(values).decode
         try:
-            rows = [
-                [_string(raw) for raw in map(bytes, row)] for row in self._decode(data)
-            ]
-        except (msgspec.MsgspecError, LookupError, TypeError):
-            return None  # a key of another type
-        return [(row.pop() or b"", row) for row in rows]
+            found = [*map(_string, map(bytes, self._decode(data)))]
+        except (msgspec.MsgspecError, TypeError):
+            return None
+        return (
+            (found[i] or b"", found[i + 1 : i + width])
+            for i in range(0, len(found), width)
+        )
 
     def _read(self, keys: Sequence[bytes], fields: Sequence[str]) -> list[ScannedRow]:
         if fields:
@@ -150,4 +155,6 @@ def _string(raw: bytes) -> bytes | None:
     lead = raw[0]
     if lead == FALSE:
         return None
+    if lead == TRUE:
+        raise TypeError
     return raw[HEADS.get(lead, 1) :]
