@@ -6,6 +6,7 @@ session's server, with its access token.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -42,7 +43,8 @@ __all__ = ["MAX_BLOB", "Atmosphere"]
 DEFAULT_PDS = "https://bsky.social"
 DEFAULT_PLC = "https://plc.directory"
 PAGE = 100  # records of a page, which servers allow at most
-MAX_RECORDS = 1_000_000  # of a listing
+MAX_RECORDS = 200_000  # of a listing
+SHORT_PAGES = 100  # of a listing; more of them have 10 records each on average
 MAX_BLOB = 52_428_800  # bytes
 CONNECTIONS = 8
 
@@ -730,8 +732,8 @@ class Atmosphere:
 
     def _iterate(self, did: str, collection: str) -> Iterator[StoredRecord]:
         """Yield records; the time spent waiting for pages is limited, too."""
-        cursor, seen, left = None, set[str](), 10 * self._timeout
-        while True:
+        cursor, seen, left = None, set[str](), 5 * self._timeout
+        for pages in itertools.count(1):
             begun = time.monotonic()
             records, cursor = self._page(did, collection, PAGE, cursor)
             left -= time.monotonic() - begun
@@ -742,7 +744,8 @@ class Atmosphere:
                 yield record
             if cursor is None or not records:
                 return
-            if len(seen) >= MAX_RECORDS or left <= 0:
+            too_many = len(seen) >= MAX_RECORDS or pages > SHORT_PAGES + len(seen) // 10
+            if too_many or left <= 0:
                 raise self._endless(
                     did, f"the pages do not end after {len(seen):,} records"
                 )

@@ -6,6 +6,7 @@ import pytest
 
 from fastshard.errors import FastshardError, RemoteError, XrpcError
 from fastshard.typed import Atmosphere
+from fastshard.typed.atmosphere import client as client_module
 from support.marks import slow
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import ANSWERS, SLOW, say
@@ -290,7 +291,27 @@ def test_pages_without_end_are_left_in_time(pds, client):
     begun = time.monotonic()
     with pytest.raises(XrpcError, match="do not end after"):
         list(client.iter_records(NOTE))
-    assert time.monotonic() - begun < 10 * TIMEOUT + SOON
+    assert time.monotonic() - begun < 5 * TIMEOUT + SOON
+
+
+def test_pages_of_one_record_do_not_go_on_for_ever(pds, client):
+    pds.forget()
+    pds.hook = pages(lambda n, _: {"records": [record(client, n)], "cursor": f"c{n}"})
+    with pytest.raises(XrpcError, match="do not end after"):
+        list(client.iter_records(NOTE))
+    assert pds.count() < 200
+
+
+def test_a_listing_has_a_greatest_length(pds, client, monkeypatch):
+    monkeypatch.setattr(client_module, "MAX_RECORDS", 300)
+    pds.hook = pages(
+        lambda n, _: {
+            "records": [record(client, f"{n}-{i}") for i in range(100)],
+            "cursor": f"c{n}",
+        }
+    )
+    with pytest.raises(XrpcError, match="do not end after 300 records"):
+        list(client.iter_records(NOTE))
 
 
 def test_empty_pages_end_a_listing(pds, client):
