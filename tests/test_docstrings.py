@@ -70,6 +70,7 @@ FULL = """
     typed.testing.make_samples typed.testing.make_dataset
     typed.AtUri typed.Atmosphere
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
+    typed.create_provider typed.IndexProvider typed.LabelRow
     typed.Index typed.DatasetEntry typed.Repository typed.create_repository
     typed.get_default_index typed.set_default_index
     typed.SearchResults typed.SearchResult

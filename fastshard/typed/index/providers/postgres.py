@@ -113,6 +113,7 @@ class PostgresProvider(SqlProvider):
             self._options = self._library.conninfo.conninfo_to_dict(dsn)
         except self._library.Error:  # its text may have the password
             raise ValueError("the DSN is no address of Postgres") from None
+        self._location = _describe(self._options)
         self._timeout = timeout
         self._idle: deque[Any] = deque()
         self._own: Any = None
@@ -125,14 +126,7 @@ class PostgresProvider(SqlProvider):
     @property
     def location(self) -> str:
         """The server and its database, without user and password."""
-        names = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE"}
-        given = {
-            name: str(self._options.get(name) or os.environ.get(variable) or "")
-            for name, variable in names.items()
-        }
-        host = given["host"] or str(self._options.get("hostaddr") or "localhost")
-        host = f"[{host}]" if ":" in host else host
-        return f"postgresql://{host}:{given['port'] or 5432}/{given['dbname']}"
+        return self._location
 
     def __repr__(self) -> str:
         return f"PostgresProvider({self.location!r})"
@@ -383,6 +377,18 @@ def _load_psycopg() -> Any:
             f"({error})"
         ) from error
     return psycopg
+
+
+def _describe(options: dict[str, Any]) -> str:
+    """Return the server and the database of a DSN."""
+    names = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE"}
+    given = {
+        name: str(options.get(name) or os.environ.get(variable) or "")
+        for name, variable in names.items()
+    }
+    host = given["host"] or str(options.get("hostaddr") or "localhost")
+    host = f"[{host}]" if ":" in host else host
+    return f"postgresql://{host}:{given['port'] or 5432}/{given['dbname']}"
 
 
 def _open_provider(dsn: str, timeout: float) -> PostgresProvider:
