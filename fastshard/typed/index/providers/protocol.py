@@ -36,6 +36,14 @@ class LabelRow(NamedTuple):
     created_at : str or None
         When it was last written, where the store says: text that sorts by time
         within one store.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> provider = typed.create_provider("sqlite", path="index.db")
+    >>> provider.store_label("best", "bafyreione", "1.9.0", "of May")
+    >>> [row.description for row in provider.iter_label_rows("best")]
+    ['of May']
     """
 
     name: str
