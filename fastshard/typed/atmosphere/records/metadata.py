@@ -31,7 +31,7 @@ NAMES = {  # of the object's fields, and of the dict's keys
 }
 STEPS = "processingSteps"
 MAP16, MAP32 = 0xDE, 0xDF
-FIXSTR, STR8, STR16 = 0xA0, 0xD9, 0xDA
+FIXSTR, STR8, STR16, STR32 = 0xA0, 0xD9, 0xDA, 0xDB
 LONG_KEY = 256  # bytes whose number has two bytes
 
 
@@ -136,9 +136,12 @@ def _pack(metadata: dict[str, Any]) -> bytes:
 def _lengthen(body: bytes) -> bytes:
     """Return a map's body with a longer header of its first key.
 
-    By one byte, which the two headers of a large map do not give.
+    By one byte, which the two headers of a large map do not give; or by two, with the
+    longer of which the length is right, too.
     """
     first = body[0]
+    if first == STR16:
+        return bytes([STR32]) + body[1:3].rjust(4, b"\0") + body[3:]
     if first == STR8:
         return bytes([STR16]) + body[1:2].rjust(2, b"\0") + body[2:]
     return bytes([STR8, first - FIXSTR]) + body[1:]

@@ -10,6 +10,7 @@ import pytest
 
 from fastshard.errors import FormatError, RecordError, SchemaError
 from fastshard.typed import atmosphere
+from fastshard.typed.atmosphere.records.metadata import write_metadata
 
 ENTRY = "at://did:plc:abc/science.alt.dataset.entry/3n2uxbndfy22e"
 SCHEMA = "at://did:plc:abc/science.alt.dataset.schema/3n2uxbnbzzs2e"
@@ -548,6 +549,15 @@ def test_metadata_are_one_dict_in_either_form():
         read = atmosphere.EntryRecord.from_record(record)
         assert read.metadata == {"split": "test", "rate": 0.25, "raw": b"\x00\xff"}
         assert read.to_record() == record
+
+
+def test_base64_of_metadata_with_long_keys_alone_needs_no_padding():
+    msgpack = pytest.importorskip("msgspec.msgpack")
+    for extra in range(3):
+        metadata = {f"{i:0300}": "v" * (extra if i == 0 else 0) for i in range(16)}
+        raw = write_metadata(metadata)["$bytes"]
+        assert "=" not in raw
+        assert msgpack.decode(b64decode(raw, validate=True)) == metadata
 
 
 def test_changed_metadata_are_written_as_bytes():
