@@ -10,7 +10,7 @@ from typing import Any
 
 from fastshard._util.secret import Secret
 
-__all__ = ["Body", "BytesBody", "FileBody", "FileChangedError", "JsonBody"]
+__all__ = ["Body", "BodyError", "BytesBody", "FileBody", "JsonBody"]
 
 PIECE = 256 << 10  # bytes sent at a time
 
@@ -59,7 +59,7 @@ class FileBody(Body):
     Raises
     ------
     OSError
-        The file cannot be read, or changed its size while it was sent.
+        There is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: str) -> None:
@@ -74,23 +74,35 @@ class FileBody(Body):
 
     def _pieces(self) -> Iterator[bytes]:
         left = self.nbytes
-        with open(self.path, "rb", buffering=0) as file:
-            while piece := file.read(min(PIECE, left + 1)):
-                left -= len(piece)
-                if left < 0:
-                    break
-                self.sent.update(piece)
-                yield piece
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                while piece := file.read(min(PIECE, left + 1)):
+                    left -= len(piece)
+                    if left < 0:
+                        break
+                    self.sent.update(piece)
+                    yield piece
+        except OSError as error:
+            raise BodyError(error) from None
         if left:
-            raise FileChangedError(self.path)
+            raise BodyError(OSError(f"{self.path} changed while it was sent"))
 
     def digest(self) -> bytes:
         """Return the SHA-256 of what was sent last."""
         return self.sent.digest()
 
 
-class FileChangedError(Exception):
-    """A file changed its size while it was sent."""
+class BodyError(Exception):
+    """A body cannot be read while it is sent; no error of the network.
+
+    Attributes
+    ----------
+    reason : OSError
+    """
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class JsonBody(Body):

@@ -21,7 +21,7 @@ from urllib3.util.wait import wait_for_read, wait_for_socket
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
-from fastshard.remote.exchange.body import Body, FileChangedError
+from fastshard.remote.exchange.body import Body, BodyError
 from fastshard.remote.http import (
     FAILURES,
     MOST_REDIRECTS,
@@ -233,8 +233,8 @@ class HttpExchange:
             return _redact(answer, request)
         except (RetryError, ReadCancelledError) as error:
             return error
-        except FileChangedError as error:
-            return OSError(f"{error} changed while it was sent")
+        except BodyError as error:
+            return error.reason
         except FAILURES as error:
             request.sent = not isinstance(error, UNSENT)
             found = client.translate_error(error, request.url, target, None)

@@ -206,6 +206,14 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(fake_pds, client, tmp_
     assert not next(iter(fake_pds.accounts.values())).blobs
 
 
+def test_a_file_that_cannot_be_read_is_its_own_error(fake_pds, client, tmp_path):
+    fake_pds.forget()
+    with pytest.raises(IsADirectoryError) as caught:
+        client.upload_blob(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    assert fake_pds.count(UPLOAD) <= 1
+
+
 def test_a_file_that_is_not_there_is_not_sent(fake_pds, client, tmp_path):
     fake_pds.forget()
     with pytest.raises(FileNotFoundError):
