@@ -1484,8 +1484,8 @@ class Index:
             All of them are in ``metadata["tags"]``.
         schema_ref : str, optional
         repo : str, optional
-            Name of a repository, or handle or DID of an account; only this one is
-            searched.
+            Name of a repository, handle or DID of an account, or ``"_atmosphere"`` for
+            the own one; only this one is searched.
         limit : int, default 50
             Results, at most.
         include_atmosphere : bool, default True
@@ -1505,7 +1505,8 @@ class Index:
         TypeError
             `tags` is a str.
         ValueError
-            `limit` is negative.
+            `limit` is negative; or the own account is to be searched, and the index has
+            no network, or the client is not logged in.
 
         Examples
         --------
@@ -1522,7 +1523,9 @@ class Index:
             for name in self._repos
             if repo in (None, name)
         }
-        owner = None if repo is None or repo in self._repos else self._owner(repo)
+        owner = None
+        if repo is not None and repo not in self._repos:
+            owner = self._owner(repo) or self._client().did
         if include_atmosphere and (owner is not None or self._has_appview(repo)):
             sources[ATMOSPHERE] = partial(self._search_network, query, owner, limit)
         found: list[SearchResult] = []
@@ -1603,9 +1606,10 @@ class Index:
         if reference.repo is None:
             raise ValueError(f"{name} is of the network already")
         repo = self._repos[reference.repo]
-        with suppress(KeyError):
-            entry = repo.provider.get_entry_by_name(reference.name)
-            return self._checked(entry, repo)
+        if reference.version is None:
+            with suppress(KeyError):
+                entry = repo.provider.get_entry_by_name(reference.name)
+                return self._checked(entry, repo)
         cid, _ = repo.provider.get_label(reference.name, reference.version)
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 

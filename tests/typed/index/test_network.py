@@ -266,6 +266,17 @@ def test_urls_of_an_entry_are_promoted(alice, anyone):
     assert anyone.get_dataset("@alice.test/again").uri == uri
 
 
+def test_the_version_of_a_reference_is_promoted(alice, anyone):
+    for name in ("first", "second"):
+        far = typed.Dataset[Number](f"https://data.example/{name}.tar")
+        entry = alice.add_entry(far, name=name)
+        if name == "first":
+            alice.label("second", entry.cid, version="1.0.0")
+    alice.promote_entry("@local/second@1.0.0", name="old")
+    found = anyone.get_dataset("@alice.test/old")
+    assert found.data_urls == ["https://data.example/first.tar"]
+
+
 def test_what_cannot_be_promoted(alice):
     with pytest.raises(KeyError):
         alice.promote_entry("nothing")
@@ -375,6 +386,9 @@ def test_records_of_an_account_are_searched(alice, anyone):
     assert found.items[0].uri == anyone.get_dataset("@alice.test/mnist").uri
     assert len(anyone.search(tags=["a"], repo="alice.test")) == 2
     assert len(anyone.search(repo="alice.test", limit=1)) == 1
+    assert len(alice.search(repo="_atmosphere")) == 2
+    with pytest.raises(ValueError, match="Not authenticated"):
+        anyone.search(repo="_atmosphere")
     assert len(anyone.search(tags=["a"])) == 0  # no server that indexes records
 
 
