@@ -46,6 +46,11 @@ class DatasetEntry:
     legacy_uuid : str, optional
         The identifier that old versions of atdata wrote.
 
+    Raises
+    ------
+    TypeError
+        `data_urls` is a str.
+
     Examples
     --------
     >>> from fastshard import typed
@@ -74,6 +79,8 @@ class DatasetEntry:
         cid: str | None = None,
         legacy_uuid: str | None = None,
     ) -> None:
+        if isinstance(data_urls, str):  # an iterable of its letters
+            raise TypeError("data_urls must be a list of str, got a str")
         self.name = name
         self.schema_ref = schema_ref
         self.data_urls = list(data_urls)

@@ -42,6 +42,11 @@ def test_urls_are_copied_from_any_iterable():
     assert make(data_urls=iter(urls)).data_urls == urls
 
 
+def test_urls_are_no_single_text():
+    with pytest.raises(TypeError, match="data_urls must be a list of str"):
+        make(data_urls="/a.tar")
+
+
 def test_entries_are_equal_by_content():
     assert make() == make()
     assert make(name="other") != make()
