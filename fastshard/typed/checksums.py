@@ -65,10 +65,10 @@ def verify_checksums(
     {'data/train-0000.tar': 'ok', 'data/train-0001.tar': 'skipped'}
     """
     metadata = entry.metadata
-    found = getattr(entry, "checksums", None)
-    if found is None and isinstance(metadata, Mapping):
-        found = metadata.get("checksums")
-    stored: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    found = metadata.get("checksums") if isinstance(metadata, Mapping) else None
+    stored = dict(found) if isinstance(found, Mapping) else {}
+    of_record = getattr(entry, "checksums", None)  # a record has them by shard
+    stored |= of_record if isinstance(of_record, Mapping) else {}
     opened = Opener(entry, source)
     return {
         url: _verify(url, stored[url], remote, opened) if url in stored else "skipped"

@@ -46,6 +46,8 @@ def test_a_checksum_that_is_no_text_is_an_error(tmp_path):
     path = str(tmp_path / "a.tar")
     found = typed.verify_checksums(entry([path], {path: 7}))
     assert found == {path: "error:the checksum is no str, but int"}
+    kept = typed.DatasetEntry("a", "ref", [path], {"checksums": {path: 7}})
+    assert typed.verify_checksums(kept) == found
 
 
 def test_a_name_is_never_a_pattern_or_a_command(tmp_path):
