@@ -527,6 +527,15 @@ def test_connections_are_closed_with_their_provider(path):
     assert str(path) not in opened
 
 
+def test_a_connection_for_own_sql_is_closed_with_its_provider(path):
+    provider = SqliteProvider(path)
+    connection = provider._conn
+    connection.execute("SELECT 1")
+    provider.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
 def test_a_process_without_descriptors_says_so(path):
     store(path)
     resource = pytest.importorskip("resource")

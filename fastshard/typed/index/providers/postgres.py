@@ -118,9 +118,8 @@ class PostgresProvider(SqlProvider):
         self._idle: deque[Any] = deque()
         self._own: Any = None
         self._pid = os.getpid()
-        self._inherited: list[
-            Any
-        ] = []  # the parent's, whose sessions closing would end
+        # The parent's connections: closing one would end the parent's session.
+        self._inherited: list[Any] = []
         self._closed = False
 
     @property
@@ -166,7 +165,7 @@ class PostgresProvider(SqlProvider):
             try:
                 rows: list[Any] = connection.execute(query, values).fetchall()
             except self._library.errors.UndefinedTable:
-                return []  # a store that nobody has written to
+                return []  # the first write makes the tables
             return rows
 
         return self._call(select)

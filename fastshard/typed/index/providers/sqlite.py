@@ -98,6 +98,8 @@ class SqliteProvider(SqlProvider):
     def close(self) -> None:
         self._closed = True
         self._drop_idle()
+        if self._own is not None:
+            self._own.close()
 
     @property
     def _conn(self) -> IndexConnection:
