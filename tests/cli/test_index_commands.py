@@ -529,6 +529,17 @@ def test_schemas_that_are_not_there(schemas, call, ref):
         assert ref.rpartition("/")[2].partition("@")[0] in err
 
 
+def test_a_schema_whose_fields_are_no_list_is_listed(schemas, call, tmp_path):
+    with sqlite3.connect(tmp_path / "index.db") as db:
+        text = '{"name": "Pixels", "version": "2.0.0", "fields": 7}'
+        sql = "UPDATE schemas SET schema_json = ? WHERE name = 'Pixels'"
+        db.execute(sql, (text,))
+    db.close()
+    status, out, err = call("schemas", "ls")
+    assert (status, err) == (0, "")
+    assert "Pixels@2.0.0\t" in out.splitlines()
+
+
 def test_a_damaged_schema_is_an_error_of_one_line(schemas, call, tmp_path):
     with sqlite3.connect(tmp_path / "index.db") as db:
         db.execute("UPDATE schemas SET schema_json = '[1' WHERE name = 'Pixels'")

@@ -25,13 +25,13 @@ from fastshard.typed.commands.index_options import (
     open_index,
     read_secret,
 )
+from fastshard.typed.index.references import SCHEMA_PREFIXES
 
 if TYPE_CHECKING:
     from fastshard.typed.index.index import Index
 
 __all__ = ["add_datasets", "plain", "short_ref"]
 
-SCHEMAS = "atdata://local/schema/"
 NAME_HELP = "name, repo/name, @handle/name, @handle/name@version or at:// URI"
 
 
@@ -219,7 +219,7 @@ def checksums_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def short_ref(ref: str) -> str:
     """Return ``Name@version`` for a schema of the index, other references as is."""
-    return ref.removeprefix(SCHEMAS)
+    return ref.removeprefix(SCHEMA_PREFIXES[0])
 
 
 def add_datasets(commands: Any) -> None:

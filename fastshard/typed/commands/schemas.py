@@ -13,6 +13,7 @@ from fastshard.typed.commands.index_options import (
     index_command,
     open_index,
 )
+from fastshard.typed.index.references import schema_ref
 
 if TYPE_CHECKING:
     from fastshard.typed.descriptions.structure import Structure
@@ -78,7 +79,7 @@ def find_schema(index: Index, ref: str) -> tuple[str, dict[str, Any]]:
     """
     if "://" not in ref:
         name, _, version = ref.partition("@")
-        ref = f"atdata://local/schema/{name}@{version or latest(index, name)}"
+        ref = schema_ref(name, version or latest(index, name))
     return ref, index.get_schema(ref)
 
 
@@ -103,7 +104,9 @@ def parse(ref: str, schema: dict[str, Any]) -> Structure:
 def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the fields of a schema, which may be damaged."""
     fields = schema.get("fields")
-    return [each for each in fields if isinstance(each, dict)] if fields else []
+    if not isinstance(fields, list):
+        return []
+    return [each for each in fields if isinstance(each, dict)]
 
 
 def as_json(ref: str, schema: dict[str, Any]) -> dict[str, Any]:
