@@ -37,11 +37,18 @@ from fastshard.typed.atmosphere.at_uri import is_did
 from fastshard.typed.atmosphere.client import Atmosphere
 from fastshard.typed.cid import RAW, parse_cid
 
-__all__ = ["BlobClient", "BlobName", "BlobSettings", "fetch_blob", "parse_blob_url"]
+__all__ = [
+    "MIDDLE",
+    "BlobClient",
+    "BlobName",
+    "BlobSettings",
+    "fetch_blob",
+    "parse_blob_url",
+]
 
 METHOD = "com.atproto.sync.getBlob"
 MIDDLE = "/blob/"  # of a blob's URL, between DID and CID
-MAX_BLOB = 1 << 30  # bytes of a blob
+MAX_DOWNLOAD = 1 << 30  # bytes of a blob, whatever a record says
 
 Sink = Callable[[bytes], object]
 
@@ -150,7 +157,7 @@ class _BlobServer:
 
     def download(self, blob: BlobName, open_sink: Callable[[], Sink]) -> None:
         """Download a blob; see `Atmosphere.download_blob`."""
-        most = MAX_BLOB if blob.nbytes is None else blob.nbytes
+        most = MAX_DOWNLOAD if blob.nbytes is None else blob.nbytes
         if not self._is_named:
             self._client.download_blob(blob.did, blob.cid, open_sink, most=most)
             return
@@ -254,9 +261,9 @@ def _check(blob: BlobName) -> HashedObject:
         raise RemoteNotFoundError(str(error), blob.url[:400]) from None
     if codec != RAW:
         raise RemoteError("the CID is of a record, not of a blob", blob.url)
-    if blob.nbytes is not None and not 0 <= blob.nbytes <= MAX_BLOB:
+    if blob.nbytes is not None and not 0 <= blob.nbytes <= MAX_DOWNLOAD:
         raise RemoteError(
-            f"a blob of {blob.nbytes:,} bytes is refused: at most {MAX_BLOB:,}",
+            f"a blob of {blob.nbytes:,} bytes is refused: at most {MAX_DOWNLOAD:,}",
             blob.url,
         )
     return HashedObject(blob.url, blob.cid, digest)

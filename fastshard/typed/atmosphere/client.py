@@ -45,7 +45,7 @@ DEFAULT_PLC = "https://plc.directory"
 PAGE = 100  # records of a page, which servers allow at most
 MAX_RECORDS = 200_000  # of a listing
 SHORT_PAGES = 100  # of a listing; more of them have 10 records each on average
-MAX_BLOB = 52_428_800  # bytes
+MAX_BLOB = 52_428_800  # bytes that servers take, by default
 CONNECTIONS = 8
 
 _clients: weakref.WeakSet[Atmosphere] = weakref.WeakSet()

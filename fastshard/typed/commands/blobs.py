@@ -10,8 +10,9 @@ from fastshard.formats.tar import TarOptions
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import redact
 from fastshard.typed.atmosphere.at_uri import AtUri
-from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url
+from fastshard.typed.atmosphere.blobs import MIDDLE, BlobSettings, fetch_url
 from fastshard.typed.atmosphere.client import Atmosphere
+from fastshard.typed.atmosphere.loading.shards import blob_source
 from fastshard.typed.atmosphere.records.storage import (
     StorageBlobs,
     storage_from_record,
@@ -20,8 +21,6 @@ from fastshard.typed.sources.blob import BlobSource
 from fastshard.typed.sources.blob_shards import index_blob, open_blob
 
 __all__ = ["download", "resolve"]
-
-MIDDLE = "/blob/"
 
 
 def resolve(url: str, options: RemoteOptions) -> tuple[list[str], BlobSettings]:
@@ -52,13 +51,11 @@ def _find(url: str, options: RemoteOptions) -> BlobSource:
         raise FastshardError(f"{url} is no record of a dataset")
     storage = storage_from_record(found, uri=url)
     if not isinstance(storage, StorageBlobs):
-        raise FastshardError(f"the shards of {url} are no blobs; `show` names them")
-    did = AtUri.parse(record.uri).authority
-    refs = [
-        {"did": did, "cid": each.blob.cid, "size": each.blob.size}
-        for each in storage.blobs
-    ]
-    return BlobSource(refs, client=client)
+        raise FastshardError(
+            f"the shards of {url} are no blobs: `fastshard datasets show` prints their "
+            "URLs"
+        )
+    return blob_source(client, storage, record.uri.authority)
 
 
 def download(

@@ -15,6 +15,7 @@ from fastshard.index.binary import write_binary
 from fastshard.index.freshness import compute_fingerprint, settle_identity
 from fastshard.index.sidecar import sidecar_path
 from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url, find_url
+from fastshard.typed.atmosphere.client import MAX_BLOB
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ __all__ = ["BlobSet", "open_blob"]
 
 AHEAD = 2  # shards that are downloaded while an earlier one is read
 ATTEMPTS = 3  # to open a file that another process may evict
-MAX_BLOB = 52_428_800  # bytes of a blob on most servers
 
 
 def open_blob(

@@ -1,7 +1,7 @@
 """From the storage of a record to its shards: URLs, sources, datasets.
 
-Anybody writes records. What they say where shards are is only used as a URL: never as
-a path, a pattern of files, or a command.
+Records are written by strangers. The place of a shard in one is used as a URL alone:
+never as a path, a pattern of files, or a command.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from fastshard.typed.atmosphere.records.storage import (
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
     from fastshard.typed.dataset import Dataset
+    from fastshard.typed.sources.blob import BlobSource
     from fastshard.typed.sources.listed import ListedSource
 
 __all__ = [
     "blob_endpoint_url",
+    "blob_source",
     "checksums_of_storage",
     "is_public_url",
     "open_storage",
@@ -103,7 +105,8 @@ def checksums_of_storage(storage: Storage, urls: list[str]) -> dict[str, str]:
 
 def blob_endpoint_url(endpoint: str, did: str, cid: str) -> str:
     """Return the URL of a blob at its server."""
-    return f"{endpoint}/xrpc/com.atproto.sync.getBlob?did={did}&cid={cid}"
+    owner = quote(did, safe=":")  # a did:web: of a port has a percent sign
+    return f"{endpoint}/xrpc/com.atproto.sync.getBlob?did={owner}&cid={cid}"
 
 
 def is_public_url(url: str) -> bool:
@@ -172,7 +175,7 @@ def source_of_storage(
     """
     storage_type(storage)  # a known one
     if isinstance(storage, StorageBlobs):
-        return _blob_source(client, storage, did)
+        return blob_source(client, storage, did)
     if isinstance(storage, StorageS3):
         if storage.endpoint is None or in_bucket:
             return _s3_source(storage, uri)
@@ -180,7 +183,8 @@ def source_of_storage(
     return _url_source(storage_urls(storage, did), uri, expand=True)
 
 
-def _blob_source(client: Atmosphere, storage: StorageBlobs, did: str) -> ListedSource:
+def blob_source(client: Atmosphere, storage: StorageBlobs, did: str) -> BlobSource:
+    """Return the source of the blobs of a repository that a storage names."""
     from fastshard.typed.sources.blob import BlobSource
 
     refs = [

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.typed.atmosphere.at_uri import AtUri
+from fastshard.typed.atmosphere.client import MAX_BLOB, Atmosphere
 from fastshard.typed.atmosphere.publishing.record import check_record, publish_record
 from fastshard.typed.atmosphere.publishing.schema import SchemaPublisher
 from fastshard.typed.atmosphere.publishing.storage import (
@@ -27,7 +28,6 @@ from fastshard.typed.atmosphere.records.storage import (
 )
 
 if TYPE_CHECKING:
-    from fastshard.typed.atmosphere.client import Atmosphere
     from fastshard.typed.dataset import Dataset
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "entry_record",
 ]
 
-MAX_BLOB = 52_428_800  # bytes
 MIME_TYPE = "application/x-tar"
 
 

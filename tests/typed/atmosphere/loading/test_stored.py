@@ -1,9 +1,12 @@
 """Loaders on the records that atdata published: what its own loaders answer."""
 
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 
 from fastshard import typed
 from fastshard.errors import RecordError, RecordNotFoundError, SchemaError
+from fastshard.typed.atmosphere.loading.shards import blob_endpoint_url
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.restored import restore
 from support.typed.index_data import HANDLES
@@ -90,6 +93,12 @@ def test_entries_are_read_as_atdata_reads_them(client, pds, expected):
             assert len(loader.get_urls(uri)) == len(urls)
             with pytest.raises(ValueError, match="does not use blob storage"):
                 loader.get_blob_urls(uri)
+
+
+def test_the_url_of_a_blob_has_the_whole_did():
+    did = "did:web:localhost%3A8000"
+    url = blob_endpoint_url("https://pds.example", did, "bafkreia")
+    assert parse_qs(urlsplit(url).query) == {"did": [did], "cid": ["bafkreia"]}
 
 
 def test_where_shards_in_a_bucket_are(client, expected):
