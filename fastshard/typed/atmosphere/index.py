@@ -30,6 +30,7 @@ from fastshard.typed.atmosphere.records.storage import (
     StorageBlobs,
     read_storage,
 )
+from fastshard.typed.index.references import parse_dataset_ref
 
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
@@ -47,7 +48,7 @@ T = TypeVar("T")
 class AtmosphereIndexEntry:
     """The record of a dataset, as an entry of an index.
 
-    Anybody may have written the record: its fields are checked when they are used.
+    Records are written by strangers: the fields are checked when they are used.
 
     Parameters
     ----------
@@ -289,8 +290,10 @@ class AtmosphereIndex:
         'images'
         """
         if isinstance(ref, str) and ref.startswith("@"):
-            owner, name, version = _parse_name(ref)
-            ref = LabelLoader(self.client).resolve(owner, name, version)
+            wanted = parse_dataset_ref(ref, ())
+            ref = LabelLoader(self.client).resolve(
+                wanted.authority or "", wanted.name, wanted.version
+            )
         record = DatasetLoader(self.client).get(ref)
         return AtmosphereIndexEntry(record.uri, record, self.client)
 
@@ -679,21 +682,3 @@ class AtmosphereIndex:
 
     def __repr__(self) -> str:
         return f"AtmosphereIndex({self.client!r})"
-
-
-def _parse_name(ref: str) -> tuple[str, str, str | None]:
-    """Return owner, name and version of ``@handle/name`` or ``@handle/name@version``.
-
-    Raises
-    ------
-    ValueError
-        A part is missing.
-    """
-    owner, slash, rest = ref.removeprefix("@").partition("/")
-    name, at, version = rest.rpartition("@") if "@" in rest else (rest, "", "")
-    if not (slash and owner and name) or (at and not version):
-        raise ValueError(
-            f"Invalid indexed path format: {ref[:300]}: expected @handle/name or "
-            "@handle/name@version"
-        )
-    return owner, name, version or None

@@ -164,7 +164,7 @@ def as_name(text: str) -> str:
 
 
 def head(structure: Structure, ref: str) -> str:
-    """Return the docstring of a module, a literal that no text can end."""
+    """Return the comment at the top of a module, each line without line breaks."""
     lines = [
         f"Schema: {structure.name}@{structure.version}",
         f"Reference: {ref}",

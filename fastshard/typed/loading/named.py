@@ -128,8 +128,12 @@ def look_up(
 ) -> Dataset[Any]:
     """Return the dataset of a reference in an index that is not of this package."""
     from fastshard.typed.index.opening import source_of
+    from fastshard.typed.index.references import parse_dataset_ref
 
-    name, version = parse_indexed(path)
+    name, version = path, None
+    if path.startswith("@"):
+        _, name, version, owner = parse_dataset_ref(path, ())
+        name = f"@{owner}/{name}"
     try:
         entry = index.get_label(name, version)
     except (KeyError, AttributeError):
@@ -140,17 +144,3 @@ def look_up(
     store = getattr(index, "data_store", None)
     source = source_of(list(entry.data_urls), store, options)
     return Dataset(source, kind, **options)
-
-
-def parse_indexed(path: str) -> tuple[str, str | None]:
-    """Return the name and the version of ``@handle/name[@version]``."""
-    if not path.startswith("@"):
-        return path, None
-    handle, slash, rest = path[1:].partition("/")
-    name, at, version = rest.partition("@")
-    if not (handle and slash and name) or (at and not version):
-        raise ValueError(
-            f"Invalid indexed path format: {path}: expected @handle/name or "
-            "@handle/name@version"
-        )
-    return f"@{handle}/{name}", version or None

@@ -29,19 +29,17 @@ __all__ = [
 ]
 
 S3 = "s3://"
-SECRETS = (
-    frozenset(  # names in the queries of URLs that give access to whoever has them
-        (
-            "x-amz-signature",
-            "x-amz-security-token",
-            "x-goog-signature",
-            "awsaccesskeyid",
-            "signature",
-            "sig",
-            "token",
-            "access_token",
-            "api_key",
-        )
+SECRETS = frozenset(  # parameters of URLs that give access without a password
+    (
+        "x-amz-signature",
+        "x-amz-security-token",
+        "x-goog-signature",
+        "awsaccesskeyid",
+        "signature",
+        "sig",
+        "token",
+        "access_token",
+        "api_key",
     )
 )
 

@@ -1,4 +1,4 @@
-"""Records that say how somebody verified a lens."""
+"""Records of verifications of lenses: by which method, of which version."""
 
 from __future__ import annotations
 
