@@ -119,11 +119,9 @@ def test_a_server_that_is_killed_and_comes_back(own_server):
 
 
 def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
-    with create_provider("postgres", **own_server.new(), timeout=0.3) as provider:
+    with create_provider("postgres", **own_server.new()) as provider:
         provider.store_entry(ENTRY)
-        backend = provider._conn.info.backend_pid
-        pids = [backend]
-        provider.get_entry_by_name("plain")
+        patience, provider._timeout = provider._timeout, 0.3
         with psycopg.connect(own_server.dsn(), autocommit=True) as other:
             found = other.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'fastshard'"
@@ -144,18 +142,21 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
         finally:
             for pid in [own_server.pid, *pids]:
                 os.kill(pid, signal.SIGCONT)
+        provider._timeout = patience
         assert provider.get_entry_by_cid(ENTRY.cid) == ENTRY
 
 
 def test_a_row_that_another_holds_is_an_error_in_time(connect, sql):
-    provider = connect(timeout=0.3)
+    provider = connect()
     provider.store_entry(ENTRY)
     with sql.transaction():
         sql.execute("LOCK TABLE dataset_entries")
+        patience, provider._timeout = provider._timeout, 0.3
         began = time.monotonic()
         with pytest.raises(RemoteError):
             provider.store_entry(ENTRY)
         assert time.monotonic() - began < 3
+    provider._timeout = patience
     provider.store_entry(ENTRY)
 
 
