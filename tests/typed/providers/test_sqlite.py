@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from fastshard.errors import FormatError, IndexRowError
 from fastshard.typed.index.entry import DatasetEntry
+from fastshard.typed.index.providers import sqlite_file
 from fastshard.typed.index.providers.create import create_provider
 from fastshard.typed.index.providers.sqlite import SqliteProvider
 from support.marks import thin
@@ -534,6 +536,25 @@ def test_a_connection_for_own_sql_is_closed_with_its_provider(path):
     provider.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         connection.execute("SELECT 1")
+
+
+def test_connections_are_held_for_a_fork_while_a_thread_opens_one(path, monkeypatch):
+    provider = SqliteProvider(path)
+    provider.store_entry(ENTRY)
+    (connection,) = provider._idle
+
+    class Growing(weakref.WeakSet):
+        changes = 2
+
+        def __iter__(self):
+            self.changes -= 1
+            if self.changes >= 0:
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    monkeypatch.setattr(sqlite_file, "_connections", Growing([connection]))
+    assert sqlite_file.hold_for_fork() == [connection]
+    connection.lock.release()
 
 
 def test_a_process_without_descriptors_says_so(path):

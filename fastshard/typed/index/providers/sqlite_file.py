@@ -284,9 +284,16 @@ def hold_for_fork() -> list[IndexConnection]:
     deadline = time.monotonic() + FORK_SECONDS
     return [
         connection
-        for connection in list(_connections)
+        for connection in _open_connections()
         if connection.lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
     ]
+
+
+def _open_connections() -> list[IndexConnection]:
+    """Return the connections of this process, while other threads may open more."""
+    while True:
+        with suppress(RuntimeError):  # the set has changed
+            return list(_connections)
 
 
 def _open_reader(
