@@ -44,6 +44,7 @@ DEFAULT_PDS = "https://bsky.social"
 DEFAULT_PLC = "https://plc.directory"
 PAGE = 100  # records of a page, which servers allow at most
 MAX_RECORDS = 200_000  # of a listing
+MAX_LISTED = 256 << 20  # bytes of its pages
 SHORT_PAGES = 100  # of a listing; more of them have 10 records each on average
 MAX_BLOB = 52_428_800  # bytes that servers take, by default
 CONNECTIONS = 8
@@ -308,6 +309,8 @@ class Atmosphere:
     def _log_in(self, handle: str, password: Secret) -> None:
         if not isinstance(handle, str):
             raise TypeError(f"handle must be a str, got {type(handle).__name__}")
+        if not isinstance(password.reveal(), str):
+            raise TypeError("password must be a str")
         if not handle or not password.reveal():
             raise ValueError("the handle and the password must not be empty")
         identifier = handle.removeprefix("@")
@@ -663,7 +666,7 @@ class Atmosphere:
         if limit < 1:
             raise ValueError(f"limit must be positive, got {limit}")
         did = self.did if repo is None else self._identities.did_of(repo)
-        return self._page(did, collection, min(limit, PAGE), cursor)
+        return self._page(did, collection, min(limit, PAGE), cursor)[:2]
 
     def _page(
         self,
@@ -671,7 +674,8 @@ class Atmosphere:
         collection: str,
         limit: int,
         cursor: str | None,
-    ) -> tuple[list[StoredRecord], str | None]:
+    ) -> tuple[list[StoredRecord], str | None, int]:
+        """Return the records of a page, the cursor of the next one, and the size."""
         params = {"repo": did, "collection": collection, "limit": limit}
         answer = self._xrpc.query(
             self._service_of(did),
@@ -689,7 +693,7 @@ class Atmosphere:
             following = answer.take("cursor", str, 1000)
         if records and following and following == cursor:
             raise answer.error("the next page has the cursor of this one")
-        return records, following or None
+        return records, following or None, answer.nbytes
 
     def iter_records(
         self, collection: str, *, repo: str | None = None
@@ -733,10 +737,12 @@ class Atmosphere:
     def _iterate(self, did: str, collection: str) -> Iterator[StoredRecord]:
         """Yield records; the time spent waiting for pages is limited, too."""
         cursor, seen, left = None, set[str](), 5 * self._timeout
+        total = 0
         for pages in itertools.count(1):
             begun = time.monotonic()
-            records, cursor = self._page(did, collection, PAGE, cursor)
+            records, cursor, nbytes = self._page(did, collection, PAGE, cursor)
             left -= time.monotonic() - begun
+            total += nbytes
             for record in records:
                 if record.uri.rkey in seen:
                     raise self._endless(did, f"{record.uri} is listed twice")
@@ -745,7 +751,7 @@ class Atmosphere:
             if cursor is None or not records:
                 return
             too_many = len(seen) >= MAX_RECORDS or pages > SHORT_PAGES + len(seen) // 10
-            if too_many or left <= 0:
+            if too_many or total >= MAX_LISTED or left <= 0:
                 raise self._endless(
                     did, f"the pages do not end after {len(seen):,} records"
                 )

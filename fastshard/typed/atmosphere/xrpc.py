@@ -5,6 +5,7 @@ A query is ``GET /xrpc/NSID?...``, a procedure ``POST /xrpc/NSID``.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -22,7 +23,6 @@ __all__ = ["AnswerFields", "Service", "XrpcClient", "check_service"]
 T = TypeVar("T")
 ATTEMPTS = 4  # for bodies, which take long
 LONGEST = 300  # characters of a server's text in an error
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NOT_FOUND = ("RecordNotFound", "RepoNotFound")  # names of errors
 MISSING = ("Could not find repo", "Could not locate record")  # beginnings of messages
 
@@ -49,7 +49,10 @@ class Service(NamedTuple):
 def is_loopback(url: str) -> bool:
     """Return whether a URL names this machine."""
     host = (urlsplit(url).hostname or "").rstrip(".")
-    return host in LOOPBACK or host.startswith("127.") or host.endswith(".localhost")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def check_service(url: str, name: str) -> str:
@@ -79,11 +82,14 @@ class AnswerFields:
     ----------
     url : str
         Of the method, for errors.
+    nbytes : int
+        Size of the answer that they are of.
     """
 
-    def __init__(self, fields: Mapping[str, Any], url: str) -> None:
+    def __init__(self, fields: Mapping[str, Any], url: str, nbytes: int = 0) -> None:
         self.fields = fields
         self.url = url
+        self.nbytes = nbytes
 
     def take(self, name: str, kind: type[T], longest: int = 10_000) -> T:
         """Return a field; raise XrpcError if it is missing or of another type."""
@@ -216,7 +222,7 @@ class XrpcClient:
             reason = request.redact(str(error))
         else:
             if isinstance(value, dict) and not _is_error(value):
-                return AnswerFields(value, url)
+                return AnswerFields(value, url, len(answer.body))
             if isinstance(value, dict):
                 raise _refusal(answer, request, url)
             reason = f"expected a JSON object, got {type(value).__name__}"

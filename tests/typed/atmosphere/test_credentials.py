@@ -122,6 +122,13 @@ def test_no_error_repeats_a_secret(pds, client, caplog, name, what):
     assert "127.0.0.1" in logged or what != "login"
 
 
+@pytest.mark.parametrize("password", [PASSWORD.encode(), [PASSWORD], {PASSWORD: 1}])
+def test_a_password_of_another_type_is_not_shown(pds, password):
+    with pytest.raises(TypeError, match="password must be a str") as caught:
+        Atmosphere.login("alice.test", password, base_url=pds.url)
+    assert PASSWORD not in spill(caught.value)
+
+
 def test_nothing_that_works_logs_a_secret(pds, caplog, capsys):
     caplog.set_level(logging.DEBUG)
     client = log_in(pds)

@@ -314,6 +314,17 @@ def test_a_listing_has_a_greatest_length(pds, client, monkeypatch):
         list(client.iter_records(NOTE))
 
 
+def test_pages_of_many_bytes_are_left(pds, client, monkeypatch):
+    monkeypatch.setattr("fastshard.typed.atmosphere.client.MAX_LISTED", 10_000)
+    pds.forget()
+    pds.hook = pages(
+        lambda n, _: {"records": [record(client, n)], "cursor": f"c{n}", "x": "x" * 999}
+    )
+    with pytest.raises(XrpcError, match="do not end after"):
+        list(client.iter_records(NOTE))
+    assert pds.count() < 10
+
+
 def test_empty_pages_end_a_listing(pds, client):
     pds.forget()
     pds.hook = pages(lambda n, _: {"records": [], "cursor": f"c{n}"})

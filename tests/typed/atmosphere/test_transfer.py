@@ -386,7 +386,14 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://pds.example", "http://10.0.0.1:2583", "http://[2001:db8::1]"]
+    "url",
+    [
+        "http://pds.example",
+        "http://10.0.0.1:2583",
+        "http://[2001:db8::1]",
+        "http://127.example",
+        "http://127.0.0.1.example",
+    ],
 )
 def test_a_password_is_not_sent_in_the_clear(client, url):
     with pytest.raises(ValueError, match="over https:// only"):
