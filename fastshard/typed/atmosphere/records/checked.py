@@ -76,6 +76,11 @@ class RecordFields:
         self.value: dict[str, Any] = value
         self.taken: set[str] = set()
 
+    @property
+    def is_to_publish(self) -> bool:
+        """Whether the record is one to publish, and not one of a server."""
+        return self.measure is not len
+
     def fail(self, reason: str, name: str = "") -> RecordError:
         """Return the error of a field."""
         return RecordError(reason, self.place, self.path_of(name) or None)

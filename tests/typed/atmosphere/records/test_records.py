@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from fastshard import typed
 from fastshard.errors import FormatError, RecordError, SchemaError
 from fastshard.typed import atmosphere
+from fastshard.typed.atmosphere.publishing.record import check_record
 from fastshard.typed.atmosphere.records.metadata import write_metadata
 
 ENTRY = "at://did:plc:abc/science.alt.dataset.entry/3n2uxbndfy22e"
@@ -431,10 +433,26 @@ def test_a_new_checksum_takes_the_place_of_the_stored():
 
 
 @pytest.mark.parametrize("digest", ["", "ab", "zz" * 32, "ab" * 33])
-def test_a_sha256_has_64_digits(digest):
+def test_a_sha256_of_64_digits_is_published_and_others_are_read(digest):
     path = ("storage", "shards", 0, "checksum", "digest")
+    record = changed(entry_record(HTTP), path, digest)
+    read = atmosphere.EntryRecord.from_record(record)
+    assert read.storage.shards[0].checksum.digest == digest
+    assert read.to_record() == record
     with pytest.raises(RecordError, match="64 hexadecimal digits"):
-        atmosphere.EntryRecord.from_record(changed(entry_record(HTTP), path, digest))
+        check_record(read)
+
+
+def test_a_checksum_that_is_no_digest_is_a_mismatch(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(bytes(1024))
+    checksum = atmosphere.ShardChecksum("sha256", "sha256:no digest")
+    storage = atmosphere.StorageHttp([atmosphere.HttpShardEntry(str(path), checksum)])
+    record = changed(entry_record(HTTP), ("storage",), storage.to_record())
+    entry = typed.AtmosphereIndexEntry("at://did:plc:abc/a.b.entry/x", record)
+    assert typed.verify_checksums(entry, source=typed.URLSource(str(path))) == {
+        str(path): "mismatch"
+    }
 
 
 def test_blobs_of_older_records_stand_without_an_entry():
