@@ -99,6 +99,11 @@ class Opener:
             is_found = self._given is None and len(shards) == len(urls)
             if is_found:  # blobs of a record, whose URLs name their server
                 return source.open_shard(shards[urls.index(url)])
+        if scheme_of(url) == "file":
+            files = URLSource(url)
+            if len(shards := files.list_shards()) != 1:
+                raise ValueError(f"{url} names {len(shards):,} shards")
+            return files.open_shard(shards[0])
         return URLSource._of_shards([url]).open_shard(url)
 
     @cached_property

@@ -184,7 +184,7 @@ def stub_text(structure: Structure, ref: str) -> str:
         [
             head(structure, ref),
             "",
-            *imports(structure),
+            *imports(structure, ref),
             "from fastshard.typed import PackableSample",
             "",
             *class_lines(structure, ref, ""),
@@ -212,7 +212,7 @@ def module_text(structure: Structure, ref: str) -> str:
             "from typing import TYPE_CHECKING",
             "",
             "if TYPE_CHECKING:",
-            *(f"    {line}".rstrip() for line in imports(structure)),
+            *(f"    {line}".rstrip() for line in imports(structure, ref)),
             "    from fastshard.typed import PackableSample",
             "",
             *class_lines(structure, ref, "    "),
@@ -230,9 +230,9 @@ def module_text(structure: Structure, ref: str) -> str:
     )
 
 
-def imports(structure: Structure) -> list[str]:
+def imports(structure: Structure, ref: str) -> list[str]:
     """Return the import lines that the annotations need."""
-    hints = " ".join(hints_of(structure, "").values())
+    hints = " ".join(hints_of(structure, ref).values())
     found = []
     if "builtins." in hints:
         found.append("import builtins")

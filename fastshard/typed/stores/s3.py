@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from fastshard.remote.object_store import StoreClient, stores_for
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import redact
+from fastshard.remote.urls import redact, strip_user
 from fastshard.typed.sources.s3 import S3Source, read_env
 from fastshard.typed.stores.protocol import ShardWriteResult
 from fastshard.typed.stores.writing import (
@@ -57,7 +57,7 @@ class S3DataStore:
     OSError
         The file cannot be read.
     ValueError
-        A key is missing.
+        A key is missing, or the endpoint has a user or a password.
 
     Examples
     --------
@@ -88,6 +88,11 @@ class S3DataStore:
         missing = [name for name in REQUIRED if not credentials.get(name)]
         if missing:
             raise ValueError(f"Missing required keys{where}: {', '.join(missing)}")
+        endpoint = str(credentials.get("AWS_ENDPOINT") or "")
+        if strip_user(endpoint) != endpoint:
+            raise ValueError(
+                f"AWS_ENDPOINT{where} has a user or a password: {redact(endpoint)}"
+            )
         self.credentials: dict[str, str] = dict(credentials)
         self.bucket = bucket
 

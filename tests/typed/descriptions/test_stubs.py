@@ -136,8 +136,9 @@ def test_names_that_are_none_are_not_written(folder):
         structure(("a", ValueType("ndarray", "x]; print(1)"))),
         structure(),
     ):
-        with pytest.raises(DescriptionError):
+        with pytest.raises(DescriptionError) as caught:
             folder.write(each, REF)
+        assert REF in caught.value.where
     assert not [*folder.path.rglob("Item*")]
 
 

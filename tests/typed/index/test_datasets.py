@@ -14,6 +14,7 @@ from fastshard.typed.index.index import Index
 from support.typed.numbers import Number, Vector
 
 REF = "atdata://local/schema/Number@1.0.0"
+URL = "postgresql://me:hunter2@host/db"
 
 
 def values(ds):
@@ -559,12 +560,24 @@ def test_making_an_index_touches_nothing(tmp_path, monkeypatch):
     [
         (("mysql",), {}, ValueError, "mysql"),
         ((3,), {}, TypeError, "must be an IndexProvider or backend name"),
+        (("sqlite",), {"dsn": "postgresql://h/d"}, TypeError, "takes no dsn"),
+        (("redis",), {"path": "x.db"}, TypeError, "takes no path"),
+        ((), {"dsn": "postgresql://h/d", "path": "x"}, TypeError, "takes no path"),
         ((), {"atmosphere": "alice.test"}, TypeError, "must be an Atmosphere, got str"),
     ],
 )
 def test_providers_are_checked(args, given, error, match):
     with pytest.raises(error, match=match):
         Index(*args, **given)
+
+
+@pytest.mark.parametrize("given", [{"path": URL}, {"provider": URL}])
+def test_an_address_is_no_path_and_no_provider(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="given as dsn= or redis=") as caught:
+        Index(**given)
+    assert "hunter2" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_provider_is_that_of_the_arguments(tmp_path, monkeypatch):

@@ -187,6 +187,7 @@ def test_a_password_is_shown_nowhere(caplog):
         with pytest.raises(ValueError, match="no address") as caught:
             create_provider("postgres", dsn=dsn)
         errors.append(caught.value)
+        assert caught.value.__context__ is None  # psycopg's has the text of the DSN
     for error in errors:
         texts += [*traceback.format_exception(error), repr(error.args)]
     # Lines of this file are in the tracebacks, but not the values in them.

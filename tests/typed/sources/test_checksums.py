@@ -61,6 +61,15 @@ def test_a_name_is_never_a_pattern_or_a_command(tmp_path):
     assert "never run" in found["pipe:touch x.tar"]
 
 
+def test_file_urls_are_local(tmp_path):
+    for name in ("a b.tar", "b.tar"):
+        (tmp_path / name).write_bytes(b"data")
+    one, several = (f"file://{tmp_path}/{name}" for name in ("a%20b.tar", "*.tar"))
+    sums = dict.fromkeys([one, several], digest(b"data"))
+    found = typed.verify_checksums(entry([one, several], sums))
+    assert found == {one: "ok", several: f"error:{several} names 2 shards"}
+
+
 def test_remote_shards_are_read_on_request_alone():
     data = b"data" * 100_000
     with Server({"/a.tar": data}) as server:

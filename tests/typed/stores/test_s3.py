@@ -249,6 +249,13 @@ def test_secrets_stand_in_no_repr_and_no_pickle(store, bucket, monkeypatch):
     assert len(write_to_store(other, vectors(1), prefix="p")) == 1
 
 
+def test_an_endpoint_has_no_user(credentials):
+    credentials["AWS_ENDPOINT"] = f"https://me:{SECRET}@host.example/"
+    with pytest.raises(ValueError, match="has a user or a password") as caught:
+        typed.S3DataStore(credentials, bucket="bucket")
+    assert SECRET not in str(caught.value)
+
+
 def test_an_index_writes_to_a_bucket_and_reads_with_its_credentials(
     store, bucket, tmp_path, monkeypatch
 ):

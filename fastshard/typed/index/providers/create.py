@@ -10,6 +10,7 @@ from fastshard.typed.index.providers.protocol import IndexProvider
 __all__ = ["create_provider"]
 
 NAMES = ("sqlite", "redis", "postgres")
+ARGUMENTS = {"sqlite": "path", "redis": "redis", "postgres": "dsn"}
 
 
 def create_provider(
@@ -42,7 +43,9 @@ def create_provider(
     Raises
     ------
     ValueError
-        There is no store of this name, or Postgres has no `dsn`.
+        There is no store of this name, or Postgres has no `dsn`; or `path` is a URL.
+    TypeError
+        An argument is that of another store.
     MissingLibraryError
         The library of Redis or Postgres is not installed.
 
@@ -53,6 +56,18 @@ def create_provider(
     SqliteProvider('index.db')
     """
     kind = name.strip().lower()
+    kind = "postgres" if kind == "postgresql" else kind
+    if kind not in NAMES:
+        # An address may have a password.
+        shown = f" {name!r}" if kind.isidentifier() else ""
+        raise ValueError(
+            f"Unknown provider{shown}, expected one of {', '.join(NAMES)}; an address "
+            "is given as dsn= or redis="
+        )
+    given = {"path": path, "dsn": dsn, "redis": redis}
+    for argument, value in given.items():
+        if value is not None and argument != ARGUMENTS[kind]:
+            raise TypeError(f"the {kind} provider takes no {argument}")
     if kind == "sqlite":
         from fastshard.typed.index.providers.sqlite import SqliteProvider
 
@@ -61,10 +76,8 @@ def create_provider(
         from fastshard.typed.index.providers.redis import RedisProvider
 
         return RedisProvider(redis, **options)
-    if kind in ("postgres", "postgresql"):
-        from fastshard.typed.index.providers.postgres import PostgresProvider
+    from fastshard.typed.index.providers.postgres import PostgresProvider
 
-        if dsn is None:
-            raise ValueError("dsn is required for the postgres provider")
-        return PostgresProvider(dsn, **options)
-    raise ValueError(f"Unknown provider {name!r}, expected one of {', '.join(NAMES)}")
+    if dsn is None:
+        raise ValueError("dsn is required for the postgres provider")
+    return PostgresProvider(dsn, **options)

@@ -109,10 +109,12 @@ class PostgresProvider(SqlProvider):
 
     def __init__(self, dsn: str, *, timeout: float = TIMEOUT) -> None:
         self._library = _load_psycopg()
-        try:
-            self._options = self._library.conninfo.conninfo_to_dict(dsn)
-        except self._library.Error:  # its text may have the password
-            raise ValueError("the DSN is no address of Postgres") from None
+        options = None
+        with suppress(self._library.Error):  # its text may have the password
+            options = self._library.conninfo.conninfo_to_dict(dsn)
+        if options is None:
+            raise ValueError("the DSN is no address of Postgres")
+        self._options = options
         self._location = _describe(self._options)
         self._timeout = timeout
         self._idle: deque[Any] = deque()

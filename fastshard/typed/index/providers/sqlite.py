@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fastshard.errors import ClosedError
+from fastshard.remote.urls import redact, scheme_of
 from fastshard.typed.index.providers.rows import is_text
 from fastshard.typed.index.providers.sql import Run, SqlProvider
 from fastshard.typed.index.providers.sqlite_file import (
@@ -43,6 +44,11 @@ class SqliteProvider(SqlProvider):
     timeout : float
         Seconds to wait for another process's lock, and for a query.
 
+    Raises
+    ------
+    ValueError
+        `path` is a URL.
+
     Examples
     --------
     >>> from fastshard import typed
@@ -63,6 +69,11 @@ class SqliteProvider(SqlProvider):
         self, path: str | os.PathLike[str] | None = None, *, timeout: float = TIMEOUT
     ) -> None:
         given = "~/.atdata/index.db" if path is None else os.fspath(path)
+        if scheme_of(given):  # its password would be the name of a folder
+            raise ValueError(
+                f"{redact(given)} is a URL, not the path of an SQLite file: an address "
+                "is given as dsn= or redis="
+            )
         self._path = Path(os.path.abspath(os.path.expanduser(given)))
         self._shown = given
         self._timeout = timeout
