@@ -48,6 +48,8 @@ CHUNK = 1 << 20  # bytes that are hashed at a time
 BETWEEN = 0.002  # seconds between two attempts to lock an object
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 TOUCH = 5.0  # seconds between two updates of the time of the last use
+ATTEMPTS = 5  # to name an entry that others name, too
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 MAX_MARK = 4096  # bytes of the file beside the data
 MAX_KNOWN = 1 << 16  # files that a process remembers as checked
 
@@ -247,23 +249,34 @@ class ObjectWriter:
                     append_to(fd, data)
                 finally:
                     os.close(fd)
-            self._rename(folder)
+            is_new = self._rename(folder)
         except OSError as error:
             raise self._name(error) from None
         path = os.path.join(folder, DATA)
-        _remember(path, identity)
-        self._cache.note_growth(folder, self.nbytes)
+        if is_new:
+            _remember(path, identity)
+            self._cache.note_growth(folder, self.nbytes)
         return path
 
-    def _rename(self, folder: str) -> None:
-        """Give the files the entry's name, in place of unusable ones that have it."""
-        try:
-            os.rename(self._new, folder)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise
+    def _rename(self, folder: str) -> bool:
+        """Give the files the entry's name, in place of unusable ones that have it.
+
+        Returns
+        -------
+        bool
+            False if another process has made the entry meanwhile.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                os.rename(self._new, folder)
+                return True
+            except OSError as error:
+                if error.errno not in TAKEN or attempt + 1 == ATTEMPTS:
+                    raise
+            if _is_right(os.path.join(folder, DATA), folder, self._wanted.digest):
+                return False
             remove_tree(folder)
-            os.rename(self._new, folder)
+        raise AssertionError
 
     def _name(self, error: OSError) -> OSError:
         """Return an error of the system with the cache's directory."""

@@ -61,6 +61,20 @@ def test_an_object_gets_its_name_when_it_is_right(cache):
     assert [path for path in Path(cache.folder).rglob("*") if path.is_file()] == []
 
 
+def test_an_entry_that_another_process_made_meanwhile_stays(cache):
+    with ObjectWriter(cache, WANTED) as first, ObjectWriter(cache, WANTED) as second:
+        for writer in (first, second):
+            writer.write(DATA)
+        path = first.commit()
+        made = os.stat(path).st_ino
+        assert second.commit() == path
+
+    assert os.stat(path).st_ino == made
+    assert find_hashed(cache, WANTED) == path
+    assert [entry.name for entry in os.scandir(cache.folder) if entry.is_file()] == []
+    assert not list(Path(cache.folder).rglob("*.new"))
+
+
 @pytest.mark.parametrize(
     "data", [DATA[:-1], DATA + b"x", b"y" + DATA[1:], b""], ids=len
 )

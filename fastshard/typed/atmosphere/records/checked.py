@@ -412,10 +412,13 @@ def check_value(value: object, path: str, depth: int = 0) -> Any:
     Raises
     ------
     RecordError
-        It is, or holds, a float, or an object of another type.
+        It is, or holds, a float, a text that UTF-8 cannot encode, or an object of
+        another type.
     """
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _check_unicode(value, path)
     if depth > MAX_DEPTH:
         raise RecordError(f"values are nested deeper than {MAX_DEPTH}", "", path)
     if isinstance(value, int):
@@ -432,8 +435,19 @@ def check_value(value: object, path: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise RecordError(f"keys must be texts, got {_name(key)}", "", path)
+            _check_unicode(key, path)
         return {k: check_value(v, f"{path}.{k}", depth + 1) for k, v in value.items()}
     raise RecordError(f"a record holds no {_name(value)}", "", path)
+
+
+def _check_unicode(text: str, path: str) -> str:
+    """Return a text that UTF-8 can encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        reason = "the text has half a surrogate pair"
+        raise RecordError(reason, "", path.removeprefix(".")) from None
+    return text
 
 
 def _is_no(value: object) -> bool:

@@ -719,6 +719,17 @@ def test_a_float_in_an_object_is_refused_before_a_server_does(name):
     assert caught.value.field.endswith("etadata.a[1].b")
 
 
+@pytest.mark.parametrize("field", ["name", "description", "tags", "content_metadata"])
+def test_half_a_surrogate_pair_is_refused_before_it_is_sent(field):
+    storage = atmosphere.StorageHttp([atmosphere.HttpShardEntry("https://a.example")])
+    entry = atmosphere.EntryRecord("x", SCHEMA, storage)
+    values = {"tags": ["\ud800"], "content_metadata": {"\udc00": 1}}
+    setattr(entry, field, values.get(field, "a\ud800"))
+    with pytest.raises(RecordError, match="surrogate") as caught:
+        check_record(entry)
+    assert caught.value.field.startswith(field[:7])
+
+
 def test_bytes_in_an_object_are_written_as_the_protocol_does():
     storage = atmosphere.StorageHttp([atmosphere.HttpShardEntry("https://a.example")])
     value = {"raw": b"\x00\xff"}
