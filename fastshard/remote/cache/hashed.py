@@ -273,7 +273,7 @@ class ObjectWriter:
             except OSError as error:
                 if error.errno not in TAKEN or attempt + 1 == ATTEMPTS:
                     raise
-            if _is_right(os.path.join(folder, DATA), folder, self._wanted.digest):
+            if find_hashed(self._cache, self._wanted) == os.path.join(folder, DATA):
                 return False
             remove_tree(folder)
         raise AssertionError
