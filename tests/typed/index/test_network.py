@@ -266,6 +266,17 @@ def test_urls_of_an_entry_are_promoted(alice, anyone):
     assert anyone.get_dataset("@alice.test/again").uri == uri
 
 
+def test_tags_are_no_single_text(alice, pds):
+    alice.add_entry(typed.Dataset[Number]("https://data.example/a.tar"), name="far")
+    for publish in (
+        lambda: alice.promote_entry("far", tags="abc"),
+        lambda: alice.write_samples(numbers(2), name="@alice.test/n", tags="abc"),
+    ):
+        with pytest.raises(TypeError, match="tags must be a list of str"):
+            publish()
+    assert [records(pds, each) for each in ("schema", "entry", "label")] == [[]] * 3
+
+
 def test_the_version_of_a_reference_is_promoted(alice, anyone):
     for name in ("first", "second"):
         far = typed.Dataset[Number](f"https://data.example/{name}.tar")

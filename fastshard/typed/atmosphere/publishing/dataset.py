@@ -70,7 +70,15 @@ def entry_record(
     storage: Storage,
     samples: int | None = None,
 ) -> EntryRecord:
-    """Return the record of a dataset; that of blobs has their size, too."""
+    """Return the record of a dataset; that of blobs has their size, too.
+
+    Raises
+    ------
+    TypeError
+        The tags are a str.
+    """
+    if isinstance(fields.tags, str):  # a sequence of its letters
+        raise TypeError("tags must be a list of str, got a str")
     size = None if samples is None else DatasetSize(samples)
     if isinstance(storage, StorageBlobs):
         nbytes = sum(each.blob.size for each in storage.blobs)
