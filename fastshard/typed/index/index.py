@@ -119,7 +119,8 @@ class Index:
     Raises
     ------
     TypeError
-        `provider`, `atmosphere` or a repository is of another type.
+        `provider`, `atmosphere` or a repository is of another type, or an argument is
+        that of another provider.
     ValueError
         The provider is unknown, or the name of a repository cannot be one.
     MissingLibraryError

@@ -585,3 +585,17 @@ def test_an_index_of_another_type_is_refused(tmp_path):
     with pytest.raises(ValueError, match="dsn is required"):
         create_provider("postgres")
     assert isinstance(create_provider(" SQLite ", path="a.db"), SqliteProvider)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("sqlite", {"dsn": "postgresql://host/data"}),
+        ("sqlite", {"redis": "redis://host"}),
+        ("redis", {"path": "index.db"}),
+        ("postgres", {"dsn": "postgresql://host/data", "path": "index.db"}),
+    ],
+)
+def test_an_argument_of_another_store_is_refused(kind, given):
+    with pytest.raises(TypeError, match=f"the {kind} provider takes no"):
+        create_provider(kind, **given)
