@@ -151,7 +151,7 @@ class PDSBlobStore:
         >>> result.blob_refs[0]["mimeType"]
         'application/x-tar'
         """
-        chosen = DatasetOptions(**options)
+        chosen = DatasetOptions.of(options)
         upload = BlobUpload(self.client, force=force, timeout=timeout)
         files = None if chosen.changes_shards else _local_files(ds)
         if files is None:

@@ -17,6 +17,7 @@ from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
 from fastshard._core.typed.shard import copy_payload
 from fastshard._util.files import AtomicFile, name_full_disk, replace_file
+from fastshard._util.options import check_names
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError
@@ -205,6 +206,18 @@ class DatasetOptions(NamedTuple):
     pipeline_version: str | None = None
     cache_local: bool = False
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> DatasetOptions:
+        """Return options by their names.
+
+        Raises
+        ------
+        TypeError
+            A name is unknown.
+        """
+        check_names("write_shards", options, cls._fields)
+        return cls(**options)
+
     @property
     def changes_shards(self) -> bool:
         """Whether other shards are asked for than those of the dataset."""
@@ -260,7 +273,7 @@ def write_dataset(
     FormatError, OSError
         A shard cannot be read, or not be stored.
     """
-    chosen = DatasetOptions(**options)
+    chosen = DatasetOptions.of(options)
     source = None if chosen.changes_shards else whole_source(ds)
     if source is not None:
         return copy_shards(store, source, prefix=prefix)
