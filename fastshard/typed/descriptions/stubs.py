@@ -21,7 +21,7 @@ __all__ = ["LOCAL_AUTHORITY", "StubFolder"]
 
 LOCAL_AUTHORITY = "local"
 MAX_STEM = 100  # bytes of a file's name without its suffix
-DEFAULT_FOLDER = Path("~/.atdata/stubs")
+DEFAULT_FOLDER = "~/.atdata/stubs"
 # Formats, whose values are of libraries that a checker may not know.
 OF_LIBRARIES = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
 BUILTINS = ("bool", "bytes", "dict", "float", "int", "list", "str")
@@ -45,7 +45,7 @@ class StubFolder:
     __slots__ = ("path",)
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = Path(path) if path is not None else DEFAULT_FOLDER.expanduser()
+        self.path = Path(DEFAULT_FOLDER if path is None else path).expanduser()
 
     def __repr__(self) -> str:
         return f"StubFolder({str(self.path)!r})"

@@ -194,6 +194,7 @@ def test_folder_that_cannot_be_written(tmp_path):
 
 def test_default_folder_is_that_of_atdata():
     assert str(StubFolder().path) == os.path.expanduser("~/.atdata/stubs")
+    assert str(StubFolder("~/own").path) == os.path.expanduser("~/own")
 
 
 USER = """\
