@@ -56,7 +56,8 @@ def run(path, work, both=True):
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
-    for needed in ("torch", "PIL", *(["msgspec"] * (name == "atdata"))):
+    beside = {"atdata": ["msgspec"], "huggingface": ["datasets"]}  # in our column too
+    for needed in ("torch", "PIL", *beside.get(name, ())):
         pytest.importorskip(needed, reason=f"no {needed} for this Python")
     found = importlib.util.find_spec(library)
     both = found is not None and found.origin is not None  # no folder of tests

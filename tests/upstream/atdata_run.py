@@ -46,7 +46,7 @@ def main(folder: str, *arguments: str) -> int:
     names = given[0].split(",") if given else FILES
     tests = Path(folder).resolve()
     search = dict.fromkeys([str(HERE), *filter(None, sys.path)])
-    sys.path.append(str(HERE.parent))  # for `support`
+    sys.path += [str(HERE), str(HERE.parent)]  # for `support`; HERE: with -P too
     from atdata_servers import serve
 
     with contextlib.ExitStack() as stack:

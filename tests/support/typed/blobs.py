@@ -12,7 +12,7 @@ from fastshard import typed
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.pds import Account, FakePds
 
-__all__ = ["SAMPLES", "Caption", "Stored", "store_blob", "wait_for"]
+__all__ = ["SAMPLES", "Caption", "Stored", "numbers_of", "store_blob", "wait_for"]
 
 SAMPLES = 12  # of the dataset, in shards of 4
 
@@ -60,6 +60,11 @@ class Stored:
     def unfinished(self) -> list[Path]:
         """Return the folders of downloads that go on, or were not cleaned up."""
         return list(self.cache_dir.glob("??/.*.new"))
+
+
+def numbers_of(ds: typed.Dataset[Caption]) -> list[int]:
+    """Read a dataset; processes that are spawned import this, but not the tests."""
+    return [sample.number for sample in ds.ordered()]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:

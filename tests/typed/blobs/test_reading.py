@@ -17,7 +17,7 @@ from fastshard import typed
 from fastshard.errors import RemoteNotFoundError
 from fastshard.index import sidecar
 from support.servers.atproto.dag import blob_cid
-from support.typed.blobs import Caption, store_blob, wait_for
+from support.typed.blobs import Caption, numbers_of, store_blob, wait_for
 
 
 def test_samples_are_those_of_the_files(stored, captions):
@@ -186,10 +186,6 @@ def test_a_dataset_pickles(stored, captions):
     assert list(ds.ordered()) == captions
 
 
-def read_in_process(ds):
-    return [sample.number for sample in ds.ordered()]
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_download_a_blob_once(stored, method):
     if method not in multiprocessing.get_all_start_methods():
@@ -197,7 +193,7 @@ def test_processes_download_a_blob_once(stored, method):
     ds = stored.dataset()
 
     with multiprocessing.get_context(method).Pool(2) as pool:
-        found = pool.map(read_in_process, [ds] * 4)
+        found = pool.map(numbers_of, [ds] * 4)
 
     assert found == [list(range(12))] * 4
     assert stored.downloads == 3
@@ -205,7 +201,7 @@ def test_processes_download_a_blob_once(stored, method):
 
 def test_threads_download_a_blob_once(stored):
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(read_in_process, [stored.dataset() for _ in range(8)]))
+        found = list(pool.map(numbers_of, [stored.dataset() for _ in range(8)]))
 
     assert found == [list(range(12))] * 8
     assert stored.downloads == 3

@@ -3,6 +3,7 @@
 import errno
 import gc
 import multiprocessing
+import operator
 import os
 import re
 import shutil
@@ -514,7 +515,8 @@ def test_a_provider_goes_to_a_spawned_process(path):
     store(path)
     spawn = multiprocessing.get_context("spawn")
     with SqliteProvider(path) as provider, spawn.Pool(1) as pool:
-        assert pool.apply(read_all, (provider,)) == [ENTRY]
+        get = operator.methodcaller("get_entry_by_name", ENTRY.name)
+        assert pool.apply(get, (provider,)) == ENTRY
 
 
 def test_connections_are_closed_with_their_provider(path):
