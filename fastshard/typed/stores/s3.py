@@ -25,6 +25,7 @@ from fastshard.typed.stores.writing import (
 __all__ = ["S3DataStore"]
 
 SCHEME = "s3://"
+ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")  # the first one that is set
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -88,11 +89,12 @@ class S3DataStore:
         missing = [name for name in REQUIRED if not credentials.get(name)]
         if missing:
             raise ValueError(f"Missing required keys{where}: {', '.join(missing)}")
-        endpoint = str(credentials.get("AWS_ENDPOINT") or "")
-        if strip_user(endpoint) != endpoint:
-            raise ValueError(
-                f"AWS_ENDPOINT{where} has a user or a password: {redact(endpoint)}"
-            )
+        for name in ENDPOINTS:  # which repr and pickles have
+            endpoint = str(credentials.get(name) or "")
+            if strip_user(endpoint) != endpoint:
+                raise ValueError(
+                    f"{name}{where} has a user or a password: {redact(endpoint)}"
+                )
         self.credentials: dict[str, str] = dict(credentials)
         self.bucket = bucket
 
@@ -218,8 +220,7 @@ class S3DataStore:
 
     @property
     def _endpoint(self) -> str | None:
-        found = self.credentials
-        return found.get("AWS_ENDPOINT") or found.get("AWS_ENDPOINT_URL") or None
+        return next(filter(None, map(self.credentials.get, ENDPOINTS)), None)
 
     def __repr__(self) -> str:
         endpoint = self._endpoint
@@ -227,7 +228,7 @@ class S3DataStore:
         return f"S3DataStore(bucket={self.bucket!r}{where})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        public = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_REGION")
+        public = (*ENDPOINTS, "AWS_REGION")
         kept = {k: v for k, v in self.credentials.items() if k in public}
         return _restore, (self.bucket, kept)
 

@@ -249,8 +249,9 @@ def test_secrets_stand_in_no_repr_and_no_pickle(store, bucket, monkeypatch):
     assert len(write_to_store(other, vectors(1), prefix="p")) == 1
 
 
-def test_an_endpoint_has_no_user(credentials):
-    credentials["AWS_ENDPOINT"] = f"https://me:{SECRET}@host.example/"
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_has_no_user(credentials, name):
+    credentials[name] = f"https://me:{SECRET}@host.example/"
     with pytest.raises(ValueError, match="has a user or a password") as caught:
         typed.S3DataStore(credentials, bucket="bucket")
     assert SECRET not in str(caught.value)
