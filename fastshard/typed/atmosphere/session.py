@@ -13,7 +13,6 @@ __all__ = ["Session"]
 
 SEPARATOR = ":::"  # between the fields of a session's text, as the SDK writes it
 LONGEST_TOKEN = 8192  # characters
-NO_HANDLE = "handle.invalid"  # of an account whose handle is not confirmed
 
 
 class Session:

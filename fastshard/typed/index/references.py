@@ -43,18 +43,13 @@ class DatasetReference(NamedTuple):
     version : str or None
         The version that is asked for.
     authority : str or None
-        Handle or DID of the owner, of a name on the network.
+        Handle or DID of the owner, of a name on the network; None for a URI.
     """
 
     repo: str | None
     name: str
     version: str | None = None
     authority: str | None = None
-
-    @property
-    def is_uri(self) -> bool:
-        """Whether it is the URI of a record."""
-        return self.repo is None and self.authority is None
 
 
 def parse_dataset_ref(ref: str, repos: Container[str]) -> DatasetReference:

@@ -48,7 +48,7 @@ URI = "at://did:plc:abc/science.alt.dataset.entry/3k2"
 def test_a_reference_of_a_dataset_is_parsed(ref, expected):
     parsed = parse_dataset_ref(ref, REPOS)
     assert parsed == expected
-    assert parsed.is_uri == (ref == URI)
+    assert (parsed.repo is parsed.authority is None) == (ref == URI)
 
 
 @pytest.mark.parametrize(
