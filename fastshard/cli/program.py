@@ -160,7 +160,8 @@ def run_command(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     if not hasattr(args, "run"):  # no command: help, but not success for a script
-        part = next((p for p in parser.walk() if p.given == [] and p.commands), parser)
+        asked = [p for p in parser.walk() if p.commands and isinstance(p.given, list)]
+        part = asked[-1] if asked else parser
         with suppress(OSError):
             if sys.stderr is not None:
                 part.print_help(sys.stderr)

@@ -155,6 +155,9 @@ def test_no_command_is_help_on_stderr_and_wrong_usage(call):
     status, out, err = call("cache")
     assert (status, out) == (2, "")
     assert "download whole shards" in err
+    status, out, err = call("datasets", "--index", "x.db")
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: fastshard datasets ")
 
 
 def test_help_is_a_command_too(call):

@@ -180,6 +180,17 @@ def field_names(cls: type) -> set[str]:
     return {each.name for each in dataclasses.fields(cls) if each.init}
 
 
+def required_names(cls: type) -> set[str]:
+    """Return the fields of a class that have no default."""
+    return {
+        each.name
+        for each in dataclasses.fields(cls)
+        if each.init
+        and each.default is dataclasses.MISSING
+        and each.default_factory is dataclasses.MISSING
+    }
+
+
 def copied_fields(
     function: object, result: type, arguments: Sequence[type]
 ) -> dict[str, tuple[int, str]] | None:
@@ -393,6 +404,12 @@ def load_mapping(
     assert source is not None
     assert view is not None
     pairs = parse_pairs(getter, source, view, where)
+    missing = required_names(view) - {new for _, new in pairs}
+    if missing:
+        raise DescriptionError(
+            f"maps nothing to the field {shorten(min(missing))} of {view.__qualname__}",
+            where,
+        )
     back = None
     if putter["kind"] == "field_mapping":
         back = parse_pairs(putter, view, source, where)

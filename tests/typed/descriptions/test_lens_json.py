@@ -477,7 +477,7 @@ def test_code_of_a_module():
     assert from_lens_json(named, allow_code=True) is lens_module.length
     mixed = RECORD | {"putter": CODE["putter"]}
     lens = from_lens_json(
-        mixed | {"getter": {"kind": "field_mapping", "mappings": []}},
+        mixed | pair(view_field="text"),
         allow_code=True,
         source_type=lens_module.Person,
         view_type=lens_module.Name,
@@ -559,6 +559,7 @@ def pair(**changes):
         (pair(view_field="x"), "Both has no field 'x'"),
         (pair(view_field="__class__"), "Both has no field"),
         (pair(view_field=5), "must have a 'view_field' field"),
+        (pair(), "maps nothing to the field 'age' of Both"),
     ],
 )
 def test_records_that_are_none(changes, match):
