@@ -559,7 +559,8 @@ class AtmosphereIndex:
         sample_type : type
             A packable class.
         version : str, optional
-            By default 1.0.0, or the latest one's patch + 1.
+            The version wanted; where it has other fields already, and by default, the
+            latest one's patch + 1, or 1.0.0.
         description : str, optional
             By default that of the class.
 
