@@ -895,16 +895,19 @@ class Atmosphere:
         mime_type: str = "application/octet-stream",
         *,
         timeout: float | None = None,
+        force: bool = False,
     ) -> dict[str, Any]:
         """Upload bytes, or a file; a server drops them unless a record refers to them.
 
         Parameters
         ----------
         data : bytes-like or path-like
-            At most 52,428,800 bytes. A file is read while it is sent.
+            At most 52,428,800 bytes, unless `force`. A file is read while it is sent.
         mime_type : str, default "application/octet-stream"
         timeout : float, optional
             Seconds. By default that of the client, plus one for each 100 KB sent.
+        force : bool, default False
+            Send more bytes, to a server that takes them.
 
         Returns
         -------
@@ -940,7 +943,7 @@ class Atmosphere:
         else:
             kind = type(data).__name__
             raise TypeError(f"a blob must be bytes or a path-like, got {kind}")
-        if body.nbytes > MAX_BLOB:
+        if body.nbytes > MAX_BLOB and not force:
             raise ValueError(
                 f"a blob has at most {MAX_BLOB:,} bytes, this one {body.nbytes:,}"
             )

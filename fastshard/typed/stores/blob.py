@@ -328,7 +328,10 @@ class BlobUpload:
             The server refuses it, or the file has changed.
         """
         found = self._client.upload_blob(
-            Path(path), mime_type=MIME_TYPE, timeout=self._timeout
+            Path(path),
+            mime_type=MIME_TYPE,
+            timeout=self._timeout,
+            force=self._force,
         )
         if found["ref"] != blob["ref"]:
             raise RemoteError("the shard changed while it was uploaded", path)

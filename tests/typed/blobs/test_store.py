@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.errors import FormatError, RemoteError
+from fastshard.typed.atmosphere import client as client_module
 from fastshard.typed.stores import blob as blob_store
 from fastshard.typed.stores.writing import write_to_store
 from support.servers.atproto.xrpc import Reply
@@ -110,6 +111,7 @@ def test_sizes_are_checked_before_the_first_upload(client, local, monkeypatch, s
     nbytes = sum(Path(path).stat().st_size for path in stored.paths)
     for name, most in (("MAX_SHARD", 1000), ("MAX_DATASET", nbytes - 1)):
         monkeypatch.setattr(blob_store, name, most)
+        monkeypatch.setattr(client_module, "MAX_BLOB", 1000)
         with pytest.raises(ValueError, match=f"{most:,}.*force=True"):
             store.write_shards(local, prefix="x")
         with pytest.raises(ValueError, match="force=True"):
