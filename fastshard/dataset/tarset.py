@@ -37,6 +37,7 @@ from fastshard.remote.urls import (
     common_folder,
     is_folder,
     is_remote,
+    is_url,
     join_url,
     parse_path_or_url,
     relative_path,
@@ -398,13 +399,13 @@ def require_tars(shards: ShardSet) -> TarSet:
 
 def shard_name(path: str, root: str) -> str:
     """Return a shard's path or URL relative to the root, with slashes."""
-    if is_remote(path):
+    if is_url(path):
         return relative_path(path, root)
     return os.path.relpath(path, root).replace(os.sep, "/")
 
 
 def common_root(paths: Sequence[str]) -> str:
     """Return the deepest directory above all shards; for URLs, the deepest folder."""
-    if is_remote(paths[0]):
+    if is_url(paths[0]):
         return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])

@@ -22,6 +22,7 @@ __all__ = [
     "folder_of",
     "is_folder",
     "is_remote",
+    "is_url",
     "join_url",
     "normalize_url",
     "origin_of",
@@ -107,6 +108,15 @@ def scheme_of(text: str) -> str:
 def is_remote(text: str) -> bool:
     """Return whether a str is a URL that is read over a network."""
     return scheme_of(text) in REMOTE
+
+
+def is_url(text: str) -> bool:
+    """Return whether a str names no file: a remote URL, or one of a cached blob.
+
+    The letter of a drive is no scheme.
+    """
+    scheme = scheme_of(text)
+    return len(scheme) > 1 and scheme != "file"
 
 
 @lru_cache(1024)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fastshard._util.terminal import escape_line, join_names
 from fastshard.dataset.order.plan import Plan, order_digest
-from fastshard.remote.urls import is_remote, redact, relative_path
+from fastshard.remote.urls import is_url, redact, relative_path
 
 __all__ = [
     "Description",
@@ -190,7 +190,7 @@ def describe_paths(paths: Sequence[str], root: str) -> str:
     A path; a pattern with braces, for numbered shards; or the root and a digest of the
     names below it. Paths are absolute, URLs without user, password and query.
     """
-    remote = any(map(is_remote, (root, *paths[:1])))
+    remote = any(map(is_url, (root, *paths[:1])))
     if remote:
         names = [relative_path(path, root) or redact(path) for path in paths]
         shown, slash = redact(root).rstrip("/"), "/"
@@ -204,7 +204,7 @@ def describe_paths(paths: Sequence[str], root: str) -> str:
     pattern = _describe_names(names)
     if pattern is None:
         return escape_line(f"{shown or names[0]} ({_digest(names)})")
-    if not shown or os.path.isabs(pattern) or is_remote(pattern):
+    if not shown or os.path.isabs(pattern) or is_url(pattern):
         return escape_line(pattern)
     return escape_line(shown.rstrip(slash) + slash + pattern)
 

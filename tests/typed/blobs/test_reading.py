@@ -186,6 +186,17 @@ def test_a_dataset_pickles(stored, captions):
     assert list(ds.ordered()) == captions
 
 
+def test_the_working_directory_is_no_part_of_a_dataset(stored, tmp_path, monkeypatch):
+    ds = stored.dataset()
+    shown, state, pickled = repr(ds), ds.state_dict(), pickle.dumps(ds)
+    assert f"; at://{stored.refs[0]['did']}/blob/{{bafkrei" in shown
+
+    monkeypatch.chdir(tmp_path)
+    for again in (ds, pickle.loads(pickled), stored.dataset()):
+        assert repr(again) == shown
+        assert again.state_dict() == state
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_download_a_blob_once(stored, method):
     if method not in multiprocessing.get_all_start_methods():
