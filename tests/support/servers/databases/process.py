@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 
 SECONDS = 30  # to start, or to end
 # Ends the server when the pipe on its standard input closes: with the tests, also when
-# their process is killed.
-GUARD = '"$@" & server=$!; echo $server; cat > /dev/null; kill -$0 $server; wait'
+# their process is killed. It ends with the server.
+GUARD = """
+exec 3<&0
+"$@" 3<&- & server=$!
+echo $server
+{ cat <&3; kill -$0 $server; } > /dev/null &
+wait $server
+kill $!
+"""
 
 
 class ServerProcess:
@@ -45,7 +52,23 @@ class ServerProcess:
         self.start()
 
     def start(self) -> None:
-        """Start the server, and wait until it answers."""
+        """Start the server, and wait until it answers.
+
+        One that ends is started again: processes of a server that was killed may still
+        have its files.
+        """
+        self._run()
+        deadline = time.monotonic() + SECONDS
+        while not self._is_ready(self.port):
+            if time.monotonic() > deadline:
+                self.kill()
+                raise TimeoutError(f"{self._command(self.port)[0]} does not answer")
+            time.sleep(0.02)
+            if self._guard.poll() is not None:
+                self._close()
+                self._run()
+
+    def _run(self) -> None:
         self._guard = subprocess.Popen(
             ["sh", "-c", GUARD, self.end, *self._command(self.port)],
             stdin=subprocess.PIPE,
@@ -53,12 +76,11 @@ class ServerProcess:
             stderr=subprocess.DEVNULL,
         )
         self.pid = int(self._guard.stdout.readline())
-        deadline = time.monotonic() + SECONDS
-        while not self._is_ready(self.port):
-            if time.monotonic() > deadline:
-                self.kill()
-                raise TimeoutError(f"{self._command(self.port)[0]} does not answer")
-            time.sleep(0.02)
+
+    def _close(self) -> None:
+        self._guard.stdin.close()
+        self._guard.wait(SECONDS)
+        self._guard.stdout.close()
 
     def send(self, number: signal.Signals) -> None:
         """Send the server a signal."""
@@ -66,9 +88,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """End the server as a crash does. It may be started again, on its port."""
-        self._guard.stdin.close()
-        self._guard.wait(SECONDS)
-        self._guard.stdout.close()
+        self._close()
         deadline = time.monotonic() + SECONDS
         while is_listening(self.port) and time.monotonic() < deadline:
             time.sleep(0.01)
