@@ -68,6 +68,7 @@ def main(folder: str, *arguments: str) -> int:
             **stack.enter_context(serve()),
             "FASTSHARD_ATDATA_TESTS": str(tests),
             "HOME": f"{temporary}/home",  # default indexes and stores are below it
+            "FASTSHARD_CACHE": f"{temporary}/cache",  # blobs are read from a cache
         }
         return subprocess.run(command, env=environment, cwd=temporary).returncode
 
