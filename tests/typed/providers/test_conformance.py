@@ -158,6 +158,25 @@ def test_text_that_not_every_store_has_is_refused(provider, bad):
         with pytest.raises(KeyError):
             look_up(bad)
     assert provider.get_schema_json(bad, "1") is None
+    for remove in (provider.remove_entry, provider.remove_label):
+        with pytest.raises(KeyError):
+            remove(bad)
+    with pytest.raises(KeyError):
+        provider.remove_label("n", bad)
+
+
+def test_what_is_no_text_is_a_type_error(provider):
+    for call in (
+        provider.get_entry_by_cid,
+        provider.get_entry_by_name,
+        provider.get_label,
+        provider.remove_entry,
+        provider.remove_label,
+        lambda value: provider.get_label("n", value),
+        lambda value: provider.get_schema_json("Name", value),
+    ):
+        with pytest.raises(TypeError, match="a str, got int"):
+            call(7)
 
 
 @pytest.mark.parametrize(

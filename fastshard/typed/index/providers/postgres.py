@@ -17,7 +17,7 @@ from fastshard.errors import (
     MissingLibraryError,
     RemoteError,
 )
-from fastshard.typed.index.providers.rows import is_text
+from fastshard.typed.index.providers.rows import is_storable
 from fastshard.typed.index.providers.sql import Run, SqlProvider
 
 __all__ = ["PostgresProvider"]
@@ -159,7 +159,7 @@ class PostgresProvider(SqlProvider):
         return self._own
 
     def _select(self, sql: str, *values: str) -> list[Any]:
-        if not all(is_text(value) and "\0" not in value for value in values):
+        if not all(map(is_storable, values)):
             return []
         query = _translate_sql(sql)
 

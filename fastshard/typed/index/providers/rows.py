@@ -15,6 +15,7 @@ __all__ = [
     "check_label",
     "check_text",
     "check_version",
+    "is_storable",
     "is_text",
     "no_entry",
     "no_label",
@@ -233,13 +234,26 @@ def no_label(name: str, version: str | None, location: str) -> KeyError:
 
 
 def is_text(value: str) -> bool:
-    """Return whether a str is Unicode: without lone surrogates."""
+    """Return whether a str is Unicode: without lone surrogates.
+
+    Raises
+    ------
+    TypeError
+        It is no str.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"expected a str, got {_name_of(value)}")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             return False
     return True
+
+
+def is_storable(value: str) -> bool:
+    """Return whether every store can hold a text; raise as `is_text` does."""
+    return is_text(value) and "\0" not in value
 
 
 def shorten(text: str) -> str:

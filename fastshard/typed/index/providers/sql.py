@@ -20,6 +20,7 @@ from fastshard.typed.index.providers.rows import (
     check_label,
     check_text,
     check_version,
+    is_storable,
     no_entry,
     no_label,
     pack_entry,
@@ -116,7 +117,8 @@ class SqlProvider(IndexProvider):
         return map(self._entry, self._select(f"{ENTRY} ORDER BY {self.written}"))
 
     def remove_entry(self, cid: str) -> None:
-        if not self._change("DELETE FROM dataset_entries WHERE cid = ?", cid):
+        sql = "DELETE FROM dataset_entries WHERE cid = ?"
+        if not (is_storable(cid) and self._change(sql, cid)):
             raise no_entry("cid", cid, self.location)
 
     def _entry(self, row: Sequence[object]) -> DatasetEntry:
@@ -150,7 +152,8 @@ class SqlProvider(IndexProvider):
 
     def remove_label(self, name: str, version: str | None = None) -> None:
         sql = "DELETE FROM labels WHERE name = ? AND version = ?"
-        if not self._change(sql, name, version or ""):
+        values = name, version or ""
+        if not (all(map(is_storable, values)) and self._change(sql, *values)):
             raise no_label(name, version, self.location)
 
     def _labels(
