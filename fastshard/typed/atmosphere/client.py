@@ -6,6 +6,7 @@ session's server, with its access token.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
@@ -17,7 +18,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from fastshard._util.secret import Secret
-from fastshard.errors import AppViewRequiredError, SessionError, XrpcError
+from fastshard.errors import (
+    AppViewRequiredError,
+    RemoteError,
+    SessionError,
+    XrpcError,
+)
 from fastshard.remote.addresses import is_public
 from fastshard.remote.exchange.body import Body, BytesBody, FileBody, JsonBody
 from fastshard.remote.exchange.exchange import HttpExchange, Sink
@@ -136,6 +142,7 @@ class Atmosphere:
         )
         self._session: Session | None = None
         self._lock = threading.Lock()  # of a refresh
+        self._failure: tuple[float, RemoteError | None] = 0.0, None  # of the last one
         _clients.add(self)
 
     # Sessions.
@@ -403,22 +410,37 @@ class Atmosphere:
         raise AssertionError
 
     def _refresh(self, expired: Session) -> Session:
-        """Return a session with new tokens; one thread makes it."""
+        """Return a session with new tokens; one thread makes it.
+
+        The threads that wait for it fail as it does.
+        """
+        asked = time.monotonic()
         with self._lock:
             session = self._require_session()
             if session is not expired:
                 return session
-            answer = self._xrpc.procedure(
-                session.service,
-                "com.atproto.server.refreshSession",
-                None,
-                token=session.refresh,
-            )
-            renewed = Session.of_answer(answer, session.service)
-            if renewed.did != session.did:
-                raise answer.error("the session is of another account")
-            self._session = renewed
-            return renewed
+            failed_at, failure = self._failure
+            if failure is not None and failed_at >= asked:
+                raise copy.copy(failure)
+            try:
+                self._session = self._renew(session)
+            except RemoteError as error:
+                self._failure = time.monotonic(), copy.copy(error)
+                raise
+            return self._session
+
+    def _renew(self, session: Session) -> Session:
+        """Return a session with new tokens of the server."""
+        answer = self._xrpc.procedure(
+            session.service,
+            "com.atproto.server.refreshSession",
+            None,
+            token=session.refresh,
+        )
+        renewed = Session.of_answer(answer, session.service)
+        if renewed.did != session.did:
+            raise answer.error("the session is of another account")
+        return renewed
 
     # Records.
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from fastshard.typed.atmosphere.at_uri import AtUri
+
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
 
@@ -187,11 +189,18 @@ def search_network(
         repo=None if repo is None else client.resolve_did(repo),
         limit=max(1, min(limit, 100)),
     )
-    return [
-        result_of_record(record)
-        for record in found[:limit]
-        if isinstance(record.get("uri"), str) and isinstance(record.get("name"), str)
-    ]
+    return [result_of_record(record) for record in found[:limit] if is_named(record)]
+
+
+def is_named(record: dict[str, Any]) -> bool:
+    """Return whether what a server found has a name and the address of a record."""
+    if not isinstance(record.get("name"), str):
+        return False
+    try:
+        AtUri.parse(record.get("uri", ""))
+    except (TypeError, ValueError):  # a path, or another URL
+        return False
+    return True
 
 
 def result_of_record(record: dict[str, Any]) -> SearchResult:

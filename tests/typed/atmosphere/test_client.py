@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from fastshard.typed import Atmosphere, AtUri
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.plc import FakePlc
+from support.servers.atproto.xrpc import Reply
 
 NOTE = "com.example.note"
 MISSING_BLOB = blob_cid(b"nothing")
@@ -267,6 +269,40 @@ def test_threads_refresh_a_session_once(fake_pds, client):
     assert not failed
     assert fake_pds.counts()["com.atproto.server.refreshSession"] == 1
     assert len(list(client.iter_records(NOTE))) == 8
+
+
+def test_threads_that_wait_for_a_refresh_fail_as_it_does(fake_pds, client):
+    fake_pds.expire()
+    fake_pds.forget()
+
+    def fail(call):
+        if not call.nsid.endswith("refreshSession"):
+            return None
+        until = time.monotonic() + 10
+        while fake_pds.count("com.atproto.repo.createRecord") < 8:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.3)  # in which the threads get their answers
+        return Reply({"error": "Broken", "message": "not now"}, 500)
+
+    fake_pds.hook = fail
+    failed = []
+
+    def write(i):
+        with pytest.raises(XrpcError, match="not now") as caught:
+            client.create_record(NOTE, {"i": i})
+        failed.append(caught.value)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, failed))) == 8
+    assert {error.error for error in failed} == {"Broken"}
+    assert fake_pds.count("com.atproto.server.refreshSession") < 5
+    fake_pds.hook = None
+    client.create_record(NOTE, {"i": 8})
 
 
 def test_a_session_is_exported_and_used_again(fake_pds, client):

@@ -414,6 +414,8 @@ def test_an_appview_is_asked(index, pds):
     entries = [
         {"uri": uri, "name": "far", "tags": ["a"], "schemaRef": "at://s"},
         {"uri": 3, "name": None, "tags": "text"},
+        {"uri": "/tmp/far.tar", "name": "far"},
+        {"uri": "https://data.example/far.tar", "name": "far"},
     ]
     index.add_entry(typed.Dataset("far.tar", Number), name="far too")
     searched = with_appview(index, pds, Reply({"entries": entries}))
