@@ -6,6 +6,7 @@ import copyreg
 import dataclasses
 import functools
 import inspect
+import os
 import re
 import sys
 import threading
@@ -468,3 +469,13 @@ def spell(annotation: Any) -> str:
 def new_key() -> str:
     """Return a key that no other sample has."""
     return str(uuid.uuid4())
+
+
+def _after_fork() -> None:
+    """Replace the lock, which another thread of the parent may have held."""
+    global LOCK
+    LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import json
+import os
 import threading
 import types
 from typing import Any
@@ -175,3 +176,13 @@ def reduce_type(cls: SchemaType) -> str | tuple[Any, ...]:
 
 
 copyreg.pickle(SchemaType, reduce_type)
+
+
+def _after_fork() -> None:
+    """Replace the lock, which another thread of the parent may have held."""
+    global LOCK
+    LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from fastshard.typed.index.index import Index
@@ -59,3 +60,13 @@ def set_default_index(index: Index | None) -> None:
         raise TypeError(f"index must be an Index, got {type(index).__name__}")
     with _lock:
         _default = index
+
+
+def _after_fork() -> None:
+    """Replace the lock, which another thread of the parent may have held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import gc
 import inspect
+import os
 import pickle
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from fastshard.typed.descriptions.structure import (
     ValueType,
     describe,
 )
+from support.processes import run_script
 
 REF = "atdata://local/schema/Doc@1.0.0"
 INT = ValueType("int")
@@ -384,3 +386,42 @@ def test_no_field_and_a_field_twice():
         make_type(from_local_json({"name": "Item", "fields": []}))
     with pytest.raises(DescriptionError, match="the field 'a' twice"):
         make_type(from_local_json({"name": "Item", "fields": [field, field]}))
+
+
+FORK = """
+import os, signal, threading
+from fastshard import typed
+from fastshard.typed import sample_type
+from fastshard.typed.descriptions import schema_type
+from fastshard.typed.descriptions.structure import describe
+from fastshard.typed.index import default
+
+held, end = threading.Event(), threading.Event()
+
+def hold():
+    with schema_type.LOCK, sample_type.LOCK, default._lock:
+        held.set()
+        end.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # ends one that waits for ever
+    class Item(typed.PackableSample):
+        text: str
+
+    made = schema_type.make_type(describe(Item))
+    typed.set_default_index(None)
+    os._exit(0 if made(text="a").text == "a" else 1)
+code = os.waitpid(child, 0)[1]
+end.set()
+thread.join()
+assert code == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_makes_types_while_a_thread_of_the_parent_does(tmp_path):
+    run_script(tmp_path, FORK, timeout=60)
