@@ -57,7 +57,8 @@ class Answer:
             It is not JSON, or is nested too deep.
         """
         if self.kind and not JSON_TYPE.fullmatch(self.kind):
-            raise ValueError(f"expected JSON, got {self.kind!r}")
+            found = self.headers.get("Content-Type", "")  # whole: it may hold a secret
+            raise ValueError(f"expected JSON, got {found!r}")
         return parse_json(self.body)
 
 

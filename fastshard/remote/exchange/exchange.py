@@ -327,7 +327,8 @@ def _receive(
     is_sunk = status == 200 and request.open_sink is not None
     most = request.most if status < 300 else min(request.most, MAX_ERROR)
     if coding != "identity":
-        reason = f"expected no Content-Encoding, got {coding[:40]!r}"
+        found = request.redact(coding)[:40]
+        reason = f"expected no Content-Encoding, got {found!r}"
         return RemoteError(reason, url, status)
     announced = headers.get("Content-Length", "")
     is_number = announced.isascii() and announced.isdigit()

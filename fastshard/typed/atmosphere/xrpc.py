@@ -219,7 +219,7 @@ class XrpcClient:
         try:
             value = answer.json()
         except ValueError as error:
-            reason = request.redact(str(error))
+            reason = _shorten(request.redact(str(error)))
         else:
             if isinstance(value, dict) and not _is_error(value):
                 return AnswerFields(value, url, len(answer.body))

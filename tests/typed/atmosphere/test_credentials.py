@@ -122,6 +122,17 @@ def test_no_error_repeats_a_secret(pds, client, caplog, name, what):
     assert "127.0.0.1" in logged or what != "login"
 
 
+@pytest.mark.parametrize("header", ["content-type", "content-encoding"])
+def test_no_error_repeats_a_part_of_a_secret(pds, client, header):
+    token = client.export_session().split(":::")[2]
+    for padding in (0, 20, 80, 280):
+        headers = {header: "x" * padding + token, "content-length": "2"}
+        pds.hook = lambda call, headers=headers: Reply(b"{}", 200, headers)
+        with pytest.raises(FastshardError) as caught:
+            client.create_record(NOTE, {"text": "one"})
+        assert token[:12].lower() not in str(caught.value).lower()
+
+
 @pytest.mark.parametrize("password", [PASSWORD.encode(), [PASSWORD], {PASSWORD: 1}])
 def test_a_password_of_another_type_is_not_shown(pds, password):
     with pytest.raises(TypeError, match="password must be a str") as caught:
