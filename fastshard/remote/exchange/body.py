@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
@@ -65,7 +67,11 @@ class FileBody(Body):
     def __init__(self, path: str | os.PathLike[str], kind: str) -> None:
         self.path = os.fspath(path)
         self.kind = kind
-        self.nbytes = os.stat(self.path).st_size
+        status = os.stat(self.path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never open
+            code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(code, "not a regular file", self.path)
+        self.nbytes = status.st_size
         self.sent = sha256()  # of the pieces of the last attempt
 
     def open(self) -> tuple[int, Iterator[bytes | memoryview]]:

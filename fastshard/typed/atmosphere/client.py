@@ -955,6 +955,8 @@ class Atmosphere:
         10
         """
         self._require_session()
+        if not isinstance(mime_type, str):
+            raise TypeError(f"mime_type must be a str, got {type(mime_type).__name__}")
         if not (mime_type.isascii() and mime_type.isprintable() and mime_type.strip()):
             raise ValueError(f"{mime_type[:100]!r} is not a type of content")
         body: BytesBody | FileBody

@@ -1,5 +1,6 @@
 """Blobs and tokens on their way: broken uploads, wrong bytes, redirects."""
 
+import os
 import shutil
 import threading
 import time
@@ -212,6 +213,20 @@ def test_a_file_that_cannot_be_read_is_its_own_error(fake_pds, client, tmp_path)
         client.upload_blob(tmp_path)
     assert caught.value.filename == str(tmp_path)
     assert fake_pds.count(UPLOAD) <= 1
+
+
+def test_a_pipe_is_refused_and_not_waited_for(fake_pds, client, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    fake_pds.forget()
+    with pytest.raises(OSError, match="not a regular file"):
+        client.upload_blob(tmp_path / "pipe")
+    assert fake_pds.count() == 0
+
+
+@pytest.mark.parametrize("kind", [5, None, b"text/plain"])
+def test_a_type_of_content_is_text(client, kind):
+    with pytest.raises(TypeError, match="mime_type must be a str"):
+        client.upload_blob(b"x", kind)
 
 
 def test_a_file_that_is_not_there_is_not_sent(fake_pds, client, tmp_path):
