@@ -1504,7 +1504,7 @@ class Index:
         KeyError
             There is no such repository.
         TypeError
-            `tags` is a str.
+            `tags` is a str, or `text` is none.
         ValueError
             `limit` is negative; or the own account is to be searched, and the index has
             no network, or the client is not logged in.
@@ -1516,6 +1516,8 @@ class Index:
         """
         if isinstance(tags, str):
             raise TypeError("tags must be a list of str, got a str")
+        if not isinstance(text, str | None):
+            raise TypeError(f"text must be a str, got {type(text).__name__}")
         if limit < 0:
             raise ValueError(f"limit must not be negative, got {limit}")
         query = Query(text, None if tags is None else frozenset(tags), schema_ref)

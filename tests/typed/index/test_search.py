@@ -91,3 +91,12 @@ def test_a_store_that_fails_is_named_and_the_others_answer(index, tmp_path):
     assert names(results) == ["mnist-test", "mnist-train"]
     assert list(results.failed) == ["lab"]
     assert "broken.db" in results.failed["lab"]
+
+
+def test_arguments_are_checked(index):
+    with pytest.raises(TypeError, match="text must be a str, got int"):
+        index.search(5)
+    with pytest.raises(TypeError, match="tags must be a list"):
+        index.search(tags="a")
+    with pytest.raises(ValueError, match="limit must not be negative"):
+        index.search(limit=-1)

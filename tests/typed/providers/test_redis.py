@@ -287,6 +287,20 @@ def test_an_older_name_of_a_schema_is_that_of_its_class(provider, client):
     assert provider.get_schema_json("module.Old", "0.9.0") == "{}"
 
 
+def test_replies_of_an_interrupted_call_are_no_answers(provider, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    provider.store_label("first", "cid-1")
+    provider.store_label("second", "cid-2")
+    with monkeypatch.context() as patch:
+        provider.redis.execute_command("CLIENT", "PAUSE", "300")  # replies come late
+        patch.setattr("redis.client.Pipeline.parse_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            provider.get_label("first", "")
+    assert provider.get_label("second", "") == ("cid-2", None)
+
+
 def test_a_server_that_is_killed_and_comes_back(own_server):
     options = own_server.new() | {"password": SECRET}
     with create_provider("redis", **options, timeout=5) as provider:

@@ -601,3 +601,19 @@ def test_an_index_of_another_type_is_refused(tmp_path):
 def test_an_argument_of_another_store_is_refused(kind, given):
     with pytest.raises(TypeError, match=f"the {kind} provider takes no"):
         create_provider(kind, **given)
+
+
+def test_a_signal_ends_a_query(path):
+    """The exception of its handler is raised, which sqlite3 drops."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    store(path)
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    with SqliteProvider(path, timeout=5) as provider:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                provider._select(f"{endless}SELECT max(i) FROM n")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+        assert provider.get_label("plain") == (ENTRY.cid, "1.0.0")

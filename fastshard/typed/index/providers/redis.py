@@ -506,6 +506,10 @@ class RedisProvider(IndexProvider):
             raise RemoteError(
                 self._redact(str(error)), self.location, transient=transient
             ) from None
+        except BaseException:  # of a signal: the next call would read its replies
+            with suppress(Exception):
+                self._redis.connection_pool.disconnect(inuse_connections=False)
+            raise
 
     def _redact(self, text: str) -> str:
         pool = getattr(self._redis, "connection_pool", None)

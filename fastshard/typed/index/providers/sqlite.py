@@ -149,6 +149,8 @@ class SqliteProvider(SqlProvider):
             connection.end_call()
             if isinstance(error, (sqlite3.Error, UnicodeError)):
                 connection.close()
+                if connection.limit.error is not None:
+                    raise connection.limit.error from None
                 raise translate_error(error, self._shown) from None
             self._give_back(connection)
             raise

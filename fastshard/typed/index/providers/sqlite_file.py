@@ -8,7 +8,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
@@ -117,7 +117,7 @@ class IndexConnection(sqlite3.Connection):
 
     def begin_call(self, timeout: float) -> None:
         """Limit the time of the statements that follow."""
-        self.limit.at = time.monotonic() + timeout
+        self.limit.at, self.limit.error = time.monotonic() + timeout, None
 
     def end_call(self) -> None:
         """Roll back a transaction that a call has left."""
@@ -132,16 +132,37 @@ class IndexConnection(sqlite3.Connection):
 
 
 class CallLimit:
-    """When the statements of a connection are interrupted."""
+    """When the statements of a connection are interrupted.
 
-    __slots__ = ("at",)
+    Attributes
+    ----------
+    at : float
+        Of `time.monotonic`.
+    error : BaseException or None
+        What the handler of a signal raised during a statement.
+    """
+
+    __slots__ = ("at", "error")
 
     def __init__(self, at: float) -> None:
-        self.at = at  # of time.monotonic
+        self.at = at
+        self.error: BaseException | None = None
 
-    def has_passed(self) -> bool:
-        """Return whether the time is over."""
-        return time.monotonic() > self.at
+    def watch(self) -> Iterator[bool]:
+        """Iterate over whether a statement is to end.
+
+        sqlite3 drops what a progress handler raises. A generator takes up a signal
+        inside its ``try``; a function would do so before.
+        """
+        is_over = False
+        while True:
+            try:
+                yield is_over
+                is_over = time.monotonic() > self.at
+            except GeneratorExit:
+                return
+            except BaseException as error:  # of a signal's handler
+                self.error, is_over = error, True
 
 
 _connections: WeakSet[IndexConnection] = WeakSet()
@@ -321,7 +342,9 @@ def _open(uri: str, timeout: float, first: tuple[str, ...] = ()) -> IndexConnect
     )
     connection.lock = threading.Lock()
     connection.limit = CallLimit(time.monotonic() + timeout)
-    connection.set_progress_handler(connection.limit.has_passed, STEPS)
+    watch = connection.limit.watch()
+    next(watch)
+    connection.set_progress_handler(partial(next, watch), STEPS)
     # Bytes that are no UTF-8 come as surrogates, which `Row.text` refuses by name.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     for category, limit in LIMITS.items():
