@@ -14,6 +14,7 @@ from fastshard.typed.loading.named import (
     EntryIndex,
     are_blobs,
     is_reference,
+    load_blobs,
     load_named,
 )
 from fastshard.typed.loading.splits import DEFAULT_SPLIT, DataFiles, list_splits
@@ -106,10 +107,12 @@ def load_dataset(
         Class of the samples; by default `DictSample`, of an indexed path that of its
         schema.
     split : str, optional
-        The split to return; without one all are returned, as a `DatasetDict`.
+        The split to return; without one all are returned, as a `DatasetDict`. An entry
+        of an index, and blobs, are one split, of the name that is given, else "train".
     data_files : str, path-like, sequence of them, or Mapping by split, optional
         Instead of all that `path` has, these files of it, or patterns: of split "train"
-        if no split is given with them.
+        if no split is given with them. They have no effect on references and
+        blobs.
     streaming : bool, default False
         Kept as `DatasetDict.streaming`; datasets are read on access in any case.
     index : Index, optional
@@ -166,7 +169,7 @@ def load_dataset(
     )
     named: Dataset[Any] | None = None
     if are_blobs(path):
-        named = Dataset(path, sample_type or DictSample, **options)
+        named = load_blobs(path, sample_type or DictSample, atmosphere, options)
     elif isinstance(path, str) and (data_files is None or is_reference(path)):
         named = load_named(path, sample_type, index, atmosphere, options)
     if named is not None:

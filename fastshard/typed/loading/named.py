@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastshard._util.globs import has_magic
+from fastshard.remote.options import select_remote
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.dataset import Dataset
 
 if TYPE_CHECKING:
     from fastshard.typed.index.index import Index
 
-__all__ = ["EntryIndex", "IndexedEntry", "are_blobs", "is_reference", "load_named"]
+__all__ = [
+    "EntryIndex",
+    "IndexedEntry",
+    "are_blobs",
+    "is_reference",
+    "load_blobs",
+    "load_named",
+]
 
 BLOB = re.compile("at://[^/]+/blob/")
 REFERENCES = ("@", "at://", "atdata://")
@@ -97,6 +105,33 @@ def load_named(
             raise
         return None
     return entry.open(sample_type, **options)
+
+
+def load_blobs(
+    path: Any, sample_type: type[Any], atmosphere: Any, options: dict[str, Any]
+) -> Dataset[Any]:
+    """Return the dataset of the URLs of blobs.
+
+    Parameters
+    ----------
+    path : str or sequence of str
+    sample_type : type
+    atmosphere : Atmosphere or None
+        Finds their servers; None: by the environment.
+    options : dict
+        Options of `Dataset`.
+
+    Raises
+    ------
+    ValueError
+        A URL is not of a blob.
+    """
+    from fastshard.typed.sources.blob import BlobSource
+
+    urls = [path] if isinstance(path, str) else list(path)
+    remote = select_remote(options)
+    source = BlobSource.from_refs(urls, client=atmosphere, **remote)
+    return Dataset(source, sample_type, **options)
 
 
 def is_reference(path: str) -> bool:

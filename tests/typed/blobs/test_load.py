@@ -51,6 +51,13 @@ def test_urls_of_blobs_are_shards(stored, load, captions):
         load([urls[0], "data.tar"])
 
 
+def test_a_given_client_finds_the_server_of_blobs(stored, load, captions, monkeypatch):
+    monkeypatch.setenv("ATDATA_PLC_URL", "http://127.0.0.1:9")
+    (ref, *_) = stored.refs
+    ds = load(f"at://{ref['did']}/blob/{ref['cid']}", Caption)
+    assert list(ds.ordered()) == captions[:4]
+
+
 def test_a_version_is_the_one_that_was_asked_for(published, load, captions):
     assert list(load("@alice.test/captions@1.0.0", Caption).ordered()) == captions[:7]
     with pytest.raises(KeyError):
