@@ -104,7 +104,7 @@ class BlobSettings(Settings):
     plc_url : str, optional
         The directory of DIDs.
     client : Atmosphere, optional
-        Finds the servers, in place of one of `plc_url`.
+        Finds the servers, in place of one of `plc_url`, without a `pds_endpoint`.
 
     Raises
     ------
@@ -148,7 +148,8 @@ class _BlobServer:
     def __init__(self, settings: Settings) -> None:
         assert isinstance(settings, BlobSettings)
         self._is_named = settings.pds_endpoint is not None
-        self._client = settings.atmosphere or Atmosphere(
+        client = None if self._is_named else settings.atmosphere
+        self._client = client or Atmosphere(
             settings.pds_endpoint,
             plc_url=settings.plc_url,
             private_hosts=settings.options.get("private_hosts"),

@@ -38,7 +38,7 @@ class BlobSource(ListedSource):
         URL of the directory of DIDs; by default that of ``ATDATA_PLC_URL``, or
         https://plc.directory.
     client : Atmosphere, optional
-        Finds the servers of DIDs; its session is not used.
+        Finds the servers of DIDs, without a `pds_endpoint`; its session is not used.
     **options
         Options of `fastshard.RemoteOptions`: ``cache_dir``, by default that of
         ``FASTSHARD_CACHE`` or ``~/.cache/fastshard``, ``cache_limit``, ``offline``,

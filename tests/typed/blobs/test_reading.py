@@ -17,7 +17,8 @@ from fastshard import typed
 from fastshard.errors import RemoteNotFoundError
 from fastshard.index import sidecar
 from support.servers.atproto.dag import blob_cid
-from support.typed.blobs import Caption, numbers_of, store_blob, wait_for
+from support.servers.atproto.pds import FakePds
+from support.typed.blobs import SAMPLES, Caption, numbers_of, store_blob, wait_for
 
 
 def test_samples_are_those_of_the_files(stored, captions):
@@ -340,3 +341,11 @@ def test_an_index_that_appears_while_a_shard_is_opened_is_no_error(
     monkeypatch.setattr(sidecar, "read_index", too_early)
 
     assert list(stored.dataset().ordered()) == captions
+
+
+def test_a_named_server_is_asked_whatever_the_client(stored):
+    with FakePds() as other:
+        client = typed.Atmosphere(other.url, plc_url=other.plc.url, timeout=5)
+        ds = stored.dataset(client=client)
+        assert numbers_of(ds) == list(range(SAMPLES))
+        assert other.count() == 0
