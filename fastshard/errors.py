@@ -68,6 +68,8 @@ __all__ = [
     "XrpcError",
 ]
 
+LONGEST_WHERE = 500  # characters of a place in a message
+
 
 class FastshardError(Exception):
     """Base class of fastshard's exceptions.
@@ -194,7 +196,10 @@ class DescriptionError(FastshardError, ValueError):
         self.where = where
 
     def __str__(self) -> str:
-        return escape_line(f"{self.where}: {self.reason}")
+        where = self.where
+        if len(where) > LONGEST_WHERE:  # names in a store have any length
+            where = f"{where[:LONGEST_WHERE]}..."
+        return escape_line(f"{where}: {self.reason}")
 
 
 class RecordError(FormatError):

@@ -715,11 +715,13 @@ class Index:
         """
         reference = self._parse(name)
         if reference.version is not None:
-            raise ValueError(f"{name} names a version; all of a name is removed")
+            raise ValueError(
+                f"{shorten(name)} names a version; all of a name is removed"
+            )
         if reference.repo is None:
             raise ValueError(
-                f"{name} is of the network, whose records Atmosphere.delete_record "
-                "removes"
+                f"{shorten(name)} is of the network, whose records "
+                "Atmosphere.delete_record removes"
             )
         provider = self._repos[reference.repo].provider
         if not remove_dataset(provider, reference.name):
@@ -1607,7 +1609,7 @@ class Index:
         """Return the entry of a name in a repository, else that of its label."""
         reference = self._parse(name)
         if reference.repo is None:
-            raise ValueError(f"{name} is of the network already")
+            raise ValueError(f"{shorten(name)} is of the network already")
         repo = self._repos[reference.repo]
         if reference.version is None:
             with suppress(KeyError):
@@ -1629,7 +1631,7 @@ class Index:
             return None
         if repo.startswith("@") or is_did(owner) or is_handle(owner):
             return owner
-        raise KeyError(f"Unknown repository {repo!r}")
+        raise KeyError(f"Unknown repository {shorten(repo)!r}")
 
     def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
         """Return a schema of a repository, or else of another one, or of the network.
@@ -1646,7 +1648,7 @@ class Index:
         for provider in dict.fromkeys([first, *others]):
             with suppress(KeyError):
                 return find_schema(provider, ref)
-        raise KeyError(f"Schema not found: {ref}")
+        raise KeyError(f"Schema not found: {shorten(ref)}")
 
     def _checked(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
         """Return an entry that was looked up, if its CID is that of its content.

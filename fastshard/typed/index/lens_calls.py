@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard.typed.descriptions.lens_json import to_lens_json
 from fastshard.typed.descriptions.versions import next_patch, parse_version
-from fastshard.typed.index.references import lens_ref, parse_lens_ref
+from fastshard.typed.index.references import lens_ref, parse_lens_ref, shorten
 from fastshard.typed.index.schema_calls import parse_json
 from fastshard.typed.lenses.lens import Lens
 from fastshard.typed.lenses.network import LensNetwork
@@ -92,7 +92,7 @@ def find_lens(provider: IndexProvider, ref: str) -> dict[str, Any]:
     name, version = parse_lens_ref(ref)
     text = provider.get_lens_json(name, version)
     if text is None:
-        raise KeyError(f"Lens not found: {ref}")
+        raise KeyError(f"Lens not found: {shorten(ref)}")
     return parse_json(text, f"{ref} in {provider.location}") | {"$ref": ref}
 
 

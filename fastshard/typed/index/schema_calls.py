@@ -18,7 +18,12 @@ from fastshard.typed.descriptions.versions import (
     next_patch,
     parse_version,
 )
-from fastshard.typed.index.references import OLD_SCHEMAS, parse_schema_ref, schema_ref
+from fastshard.typed.index.references import (
+    OLD_SCHEMAS,
+    parse_schema_ref,
+    schema_ref,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from fastshard.typed.index.providers.protocol import IndexProvider
@@ -288,7 +293,7 @@ def find_schema(provider: IndexProvider, ref: str) -> dict[str, Any]:
                 name, text = each, stored
                 break
     if text is None:
-        raise KeyError(f"Schema not found: {ref}")
+        raise KeyError(f"Schema not found: {shorten(ref)}")
     found = schema_ref(name, version)
     return parse_json(text, f"{found} in {provider.location}") | {"$ref": found}
 

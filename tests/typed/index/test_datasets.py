@@ -14,6 +14,7 @@ from fastshard.typed.index.index import Index
 from support.typed.numbers import Number, Vector
 
 REF = "atdata://local/schema/Number@1.0.0"
+HUGE = "x" * 1_000_000
 URL = "postgresql://me:hunter2@host/db"
 
 
@@ -445,6 +446,27 @@ def test_a_label_whose_entry_is_gone_leads_to_the_name(index, numbers):
     assert index.get_dataset("n") == entry
     with pytest.raises(KeyError):
         index.get_label("n")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda index: index.get_dataset(HUGE),
+        lambda index: index.get_entry(HUGE),
+        lambda index: index.get_label("n", HUGE),
+        lambda index: index.list_datasets(HUGE),
+        lambda index: index.remove(f"@local/n@{HUGE}"),
+        lambda index: index.remove(f"@{HUGE}/n"),
+        lambda index: index.get_schema(f"atdata://local/schema/no{HUGE}@1.0.0"),
+        lambda index: index.get_lens(f"atdata://local/lens/{HUGE}@1.0.0"),
+        lambda index: index.list_schemas(),
+    ],
+)
+def test_messages_are_short(index, call):
+    index.provider.store_schema(HUGE, "1.0.0", "no JSON")
+    with pytest.raises((KeyError, ValueError)) as caught:
+        call(index)
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("get", ["get_dataset", "get_entry_by_name", "get_entry"])
