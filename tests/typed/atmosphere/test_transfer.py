@@ -229,6 +229,16 @@ def test_a_type_of_content_is_text(client, kind):
         client.upload_blob(b"x", kind)
 
 
+def test_a_file_that_is_gone_when_it_is_sent_again(fake_pds, client, tmp_path):
+    path = tmp_path / "blob"
+    path.write_bytes(b"some bytes")
+    fake_pds.expire()
+    fake_pds.hook = only(UPLOAD, lambda call: path.unlink())
+    with pytest.raises(FileNotFoundError):
+        client.upload_blob(path)
+    assert fake_pds.count(UPLOAD) == 1
+
+
 def test_a_file_that_is_not_there_is_not_sent(fake_pds, client, tmp_path):
     fake_pds.forget()
     with pytest.raises(FileNotFoundError):
