@@ -102,6 +102,20 @@ def test_what_atdata_writes_meanwhile_is_seen(provider, client):
         provider.get_label("other")
 
 
+@pytest.mark.parametrize("remove", ["remove_label", "remove_entry"])
+def test_what_atdata_writes_before_a_removal_is_seen(provider, client, remove):
+    first, second = (DatasetEntry("d", "ref", [f"{i}.tar"]) for i in range(2))
+    gone = DatasetEntry("gone", "ref", ["gone.tar"])
+    provider.store_entry(gone)
+    provider.store_label("gone", gone.cid)
+    provider.store_label("d", first.cid, "1.0.0")
+    client.hset(
+        "Label:d@2.0.0", mapping={"name": "d", "cid": second.cid, "version": "2.0.0"}
+    )
+    getattr(provider, remove)("gone" if remove == "remove_label" else gone.cid)
+    assert provider.get_label("d") == (second.cid, "2.0.0")
+
+
 def commands_of(client, call):
     """Return the commands that the server runs meanwhile, and the result."""
     before = client.info("commandstats")

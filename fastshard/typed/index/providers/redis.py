@@ -54,6 +54,7 @@ NAME_INDEX = "fastshard:names"
 LABEL_INDEX = "fastshard:labels"
 KEY_COUNT = "fastshard:keys"
 GUARD = "fastshard:versions"
+UNKNOWN = -1  # number of keys, of indexes that are not complete
 BATCH = 1000  # commands of a pipeline
 Command = tuple[Any, ...]
 
@@ -417,6 +418,9 @@ class RedisProvider(IndexProvider):
             count = after + (known is None)
             if was_complete and _number(known) != count:
                 client.execute_command("SET", KEY_COUNT, count)
+            elif not was_complete and _number(known) == count:
+                # As many keys were removed as another program has added.
+                client.execute_command("SET", KEY_COUNT, UNKNOWN)
             return results
 
     def _index(self) -> tuple[dict[str, str], dict[str, list[str]]]:
