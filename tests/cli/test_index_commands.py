@@ -389,6 +389,9 @@ def test_a_dataset_is_published(index, call, pds, monkeypatch, tmp_path):
     (found,) = objects(call(*args)[1])
     assert list(found["checksums"]) == found["data_urls"]
     assert (found["license"], found["uri"]) == ("MIT", out.strip())
+    status, shown, err = call("schemas", "show", "@alice.test/Picture@1.0.0")
+    assert (status, err) == (0, "")
+    assert shown.splitlines()[1:] == ["  name: str", "  label: int"]
 
 
 def test_a_password_of_a_file_and_another_server(

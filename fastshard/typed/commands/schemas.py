@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_schemas"]
 
-REF_HELP = "Name@version, Name for the latest one, or a whole reference"
+REF_HELP = (
+    "Name@version, Name for the latest one, @handle/Name@version, or a whole reference"
+)
 
 
 def cmd_ls(args: argparse.Namespace) -> int:
@@ -77,7 +79,7 @@ def find_schema(index: Index, ref: str) -> tuple[str, dict[str, Any]]:
     KeyError
         There is none.
     """
-    if "://" not in ref:
+    if "://" not in ref and not ref.startswith("@"):
         name, _, version = ref.partition("@")
         ref = schema_ref(name, version or latest(index, name))
     return ref, index.get_schema(ref)
