@@ -248,6 +248,7 @@ def imports(structure: Structure, ref: str) -> list[str]:
 def class_lines(structure: Structure, ref: str, indent: str) -> list[str]:
     """Return the statement of a class with its annotated fields."""
     text = structure.description or f"Sample of the schema {ref}."
+    text = text.encode(errors="replace").decode()  # 3.13 compiles no lone surrogate
     hints = hints_of(structure, ref)
     return [
         f"{indent}class {structure.name}(PackableSample):",
