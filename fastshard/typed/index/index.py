@@ -704,6 +704,8 @@ class Index:
             There is neither an entry nor a label of this name, or no such repository.
         ValueError
             It is no name, or has a version.
+        FormatError
+            The row of an entry or a label is damaged.
         OSError
             The store cannot be written.
 
