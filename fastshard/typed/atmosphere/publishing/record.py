@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from fastshard.errors import RecordError
 from fastshard.typed.atmosphere.at_uri import AtUri
 from fastshard.typed.atmosphere.loading.listing import forget_collection
 from fastshard.typed.atmosphere.records.checked import (
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_record", "publish_record"]
 
+MAX_RECORD = 1 << 20  # bytes of JSON, about what repositories hold
+
 
 def check_record(record: AtRecord) -> dict[str, Any]:
     """Return the JSON object of a record that is about to be published.
@@ -25,11 +29,15 @@ def check_record(record: AtRecord) -> dict[str, Any]:
     Raises
     ------
     RecordError
-        A field is of another type or longer than its lexicon says, or a value is a
-        float, which servers refuse.
+        A field is of another type or longer than its lexicon says, a value is a float,
+        which servers refuse, or the record is larger than repositories hold.
     """
     value = record.to_record()
     checked: dict[str, Any] = check_value(value, "")
+    nbytes = len(json.dumps(checked, ensure_ascii=False, separators=(",", ":")).encode())
+    if nbytes > MAX_RECORD:
+        reason = f"a record of {nbytes:,} bytes is more than the {MAX_RECORD:,} allowed"
+        raise RecordError(reason, "")
     type(record)._read(RecordFields(value, measure=utf8_length))
     return checked
 

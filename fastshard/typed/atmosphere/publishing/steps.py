@@ -110,11 +110,13 @@ def publish_steps(
     try:
         shards = store()
         made += shards.made
+        storage, number = shards.storage, shards.samples
+        check_record(entry_record(fields, PLACEHOLDER, storage, number))
         uri = schema.uri or _publish_schema(client, schema, made)
         if content_type is not None:
             content = _publish_schema(client, SchemaWanted(None, content_type), made)
             fields = fields._replace(metadata_schema_ref=content)
-        record = entry_record(fields, uri, shards.storage, shards.samples)
+        record = entry_record(fields, uri, storage, number)
         entry = _find(client, record, did)
         if entry is None:
             entry = publish_record(client, record)

@@ -273,6 +273,21 @@ def test_a_dataset_at_public_urls_stays_there(index, digit_type, fake_pds):
     assert entry.data_urls == ["s3://one/a.tar", "s3://two/b.tar"]
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://data.example/{00000..19999}.tar", "a record of .* bytes is more"),
+        (f"https://data.example/{'x' * 2000}.tar", "more than the 2,000 allowed"),
+    ],
+)
+def test_no_schema_is_left_of_a_record_that_cannot_be(
+    index, digit_type, fake_pds, url, reason
+):
+    with pytest.raises(RecordError, match=reason):
+        index.insert_dataset(typed.Dataset[digit_type](url), name="elsewhere")
+    assert created(fake_pds) == []
+
+
 def test_content_metadata_are_published_with_their_schema(
     index, digit_type, fake_pds, records
 ):
