@@ -20,6 +20,7 @@ Token = str | Callable[[], str | None] | None
 
 CONNECTIONS = 16  # concurrent range requests
 TIMEOUT = 60.0  # seconds
+MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
 # Headers, and parts of the names of store options, that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
@@ -140,7 +141,8 @@ class Settings:
             raise TypeError(f"token must be a str or a callable, got {kind}")
         self.headers: dict[str, str] = _check_headers(options.get("headers") or {})
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
-        self.timeout: float = float(_check_positive(options, "timeout", TIMEOUT))
+        timeout = float(_check_positive(options, "timeout", TIMEOUT))
+        self.timeout: float = min(timeout, MOST_TIMEOUT)
         self.attempts: int | None = None
         if options.get("attempts") is not None:
             self.attempts = _check_positive(options, "attempts", 1)

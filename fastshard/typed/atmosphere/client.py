@@ -685,8 +685,7 @@ class Atmosphere:
         >>> len(records), cursor
         (0, None)
         """
-        if limit < 1:
-            raise ValueError(f"limit must be positive, got {limit}")
+        _check_limit(limit)
         did = self.did if repo is None else self._identities.did_of(repo)
         return self._page(did, collection, min(limit, PAGE), cursor)[:2]
 
@@ -898,8 +897,8 @@ class Atmosphere:
     def _list(
         self, collection: str, repo: str | None, limit: int | None
     ) -> list[StoredRecord]:
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be positive, got {limit}")
+        if limit is not None:
+            _check_limit(limit)
         if limit is not None and limit <= PAGE:
             return self.list_records(collection, repo=repo, limit=limit)[0]
         found = []
@@ -1472,6 +1471,20 @@ class Atmosphere:
 def _restore(options: dict[str, Any]) -> Atmosphere:
     """Return the client of a pickle, without a session."""
     return Atmosphere(**options)
+
+
+def _check_limit(limit: int) -> None:
+    """Refuse what is no number of records.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no int, or below 1.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"limit must be an int, got {type(limit).__name__}")
+    if limit < 1:
+        raise ValueError(f"limit must be positive, got {limit}")
 
 
 def _settings(timeout: float, private_hosts: bool) -> Settings:

@@ -174,6 +174,19 @@ def test_listings_of_collections_have_all_records_or_some(client):
         client.list_labels(limit=0)
 
 
+@pytest.mark.parametrize("limit", [1.5, True, "5", None])
+def test_a_limit_is_a_number_of_records(fake_pds, client, limit):
+    fake_pds.forget()
+    with pytest.raises(TypeError, match="limit must be an int"):
+        client.list_records(NOTE, limit=limit)
+    assert fake_pds.count() == 0
+
+
+def test_a_time_limit_of_centuries_is_one(fake_pds):
+    client = anonymous(fake_pds, timeout=1e300)
+    assert client.resolve_did("alice.test") in fake_pds.accounts
+
+
 @pytest.mark.parametrize("size", [0, 1, 300_000])
 @pytest.mark.parametrize("kind", ["bytes", "bytearray", "view", "file"])
 def test_a_blob_is_uploaded_and_downloaded(client, tmp_path, size, kind):

@@ -34,7 +34,8 @@ def check_record(record: AtRecord) -> dict[str, Any]:
     """
     value = record.to_record()
     checked: dict[str, Any] = check_value(value, "")
-    nbytes = len(json.dumps(checked, ensure_ascii=False, separators=(",", ":")).encode())
+    text = json.dumps(checked, ensure_ascii=False, separators=(",", ":"))
+    nbytes = len(text.encode())
     if nbytes > MAX_RECORD:
         reason = f"a record of {nbytes:,} bytes is more than the {MAX_RECORD:,} allowed"
         raise RecordError(reason, "")
