@@ -72,6 +72,9 @@ def check_service(url: str, name: str) -> str:
     parts = urlsplit(normalized)
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(f"{name} must be scheme://host:port, without a path")
+    host = parts.hostname or ""
+    if "" in host.removesuffix(".").split("."):
+        raise ValueError(f"{name} has no valid host name")
     return f"{parts.scheme}://{parts.netloc}".lower()
 
 

@@ -314,7 +314,8 @@ def test_what_is_kept_is_bounded(fake_pds, client, monkeypatch):
 
 def test_addresses_of_servers_are_checked(fake_pds):
     for name in ("base_url", "plc_url", "appview"):
-        for url in ("ftp://a.b", "a.b", "http://a.b/path", "http://u:secret@a.b"):
+        wrong = "http://.", "http://a..b", "http://u:secret@a.b"
+        for url in ("ftp://a.b", "a.b", "http://a.b/path", *wrong):
             with pytest.raises(ValueError, match=name) as caught:
                 Atmosphere(**{name: url})
             assert "secret" not in str(caught.value)
