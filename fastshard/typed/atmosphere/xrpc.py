@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from fastshard._util.secret import Secret
+from fastshard._util.texts import shorten
 from fastshard.errors import BlobNotFoundError, RecordNotFoundError, XrpcError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body
@@ -108,7 +109,9 @@ class AnswerFields:
         """Return an error about the answer."""
         named = self.fields.get("error")  # of a status that should tell it
         if isinstance(named, str):
-            return XrpcError(f"{_shorten(named)}: {reason}", self.url, 200, error=named)
+            return XrpcError(
+                f"{shorten(named, LONGEST)}: {reason}", self.url, 200, error=named
+            )
         return XrpcError(reason, self.url, 200)
 
 
@@ -222,7 +225,7 @@ class XrpcClient:
         try:
             value = answer.json()
         except ValueError as error:
-            reason = _shorten(request.redact(str(error)))
+            reason = shorten(request.redact(str(error)), LONGEST)
         else:
             if isinstance(value, dict) and not _is_error(value):
                 return AnswerFields(value, url, len(answer.body))
@@ -234,7 +237,7 @@ class XrpcClient:
 
 def _url(service: Service, nsid: str, params: Mapping[str, Any]) -> str:
     if not is_nsid(nsid):
-        raise ValueError(f"{_shorten(nsid)!r} is not the name of a method")
+        raise ValueError(f"{shorten(nsid, LONGEST)!r} is not the name of a method")
     given = {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in params.items()
@@ -265,9 +268,9 @@ def _refusal(answer: Answer, request: ServiceRequest, url: str) -> XrpcError:
         fields = {}
     if isinstance(fields, dict):
         if isinstance(fields.get("error"), str):
-            name = _shorten(request.redact(fields["error"]))
+            name = shorten(request.redact(fields["error"]), LONGEST)
         if isinstance(fields.get("message"), str) and fields["message"]:
-            message = _shorten(request.redact(fields["message"]))
+            message = shorten(request.redact(fields["message"]), LONGEST)
         elif name:
             message = name
     kind: type[XrpcError] = XrpcError
@@ -276,7 +279,3 @@ def _refusal(answer: Answer, request: ServiceRequest, url: str) -> XrpcError:
     elif name in NOT_FOUND or message.startswith(MISSING):
         kind = RecordNotFoundError
     return kind(message, url, answer.status, answer.attempts, error=name)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fastshard._util import texts
 from fastshard.errors import DescriptionError
 from fastshard.typed.fields import declared_fields
 from fastshard.typed.kinds.annotations import FORMATS, Kind
@@ -224,7 +225,7 @@ def shorten(value: object) -> str:
     """Return a value of a description as an error shows it."""
     if not isinstance(value, str):
         return type(value).__name__
-    return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}...")
+    return repr(texts.shorten(value, MAX_SHOWN))
 
 
 def text_of(data: Mapping[str, Any], key: str, where: str) -> str:

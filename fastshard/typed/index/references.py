@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+from fastshard._util import texts
 from fastshard.remote.urls import redact
 
 __all__ = [
@@ -180,5 +181,4 @@ def _split(ref: str, kind: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
 
 def shorten(ref: str) -> str:
     """Return a reference for an error: short, without the secrets of a URL."""
-    shown = redact(ref)
-    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    return texts.shorten(redact(ref), SHOWN)

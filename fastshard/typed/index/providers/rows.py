@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from fastshard._core.typed.msgpack import unpack_map
+from fastshard._util.texts import shorten
 from fastshard.errors import FormatError, IndexRowError
 from fastshard.typed.index.entry import DatasetEntry
 from fastshard.typed.kinds.decoders import load_msgspec
@@ -21,12 +22,10 @@ __all__ = [
     "no_label",
     "pack_entry",
     "pack_value",
-    "shorten",
 ]
 
 MAX_BYTES = 64 << 20  # of a value
 MAX_DEPTH = 200  # of metadata
-SHOWN = 100  # characters of a name in a message
 INTEGERS = range(-(1 << 63), 1 << 64)  # of msgpack
 
 
@@ -254,11 +253,6 @@ def is_text(value: str) -> bool:
 def is_storable(value: str) -> bool:
     """Return whether every store can hold a text; raise as `is_text` does."""
     return is_text(value) and "\0" not in value
-
-
-def shorten(text: str) -> str:
-    """Return the beginning of a long text."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _plain(value: object, field: str, depth: int) -> object:
