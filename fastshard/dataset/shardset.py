@@ -227,7 +227,7 @@ class ShardSet(ABC):
 
     @property
     def is_local(self) -> bool:
-        """Whether shards are files of this machine, which are not read by ranges."""
+        """Whether shards are local files; others are read by ranges."""
         return self.remote is None
 
     def mapped_ranges(self) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ PDS_TYPE = "AtprotoPersonalDataServer"
 
 
 class DidDocument(NamedTuple):
-    """What the document of a DID says, as far as it is used here.
+    """Handles and server of an account, from the document of its DID.
 
     Attributes
     ----------

@@ -111,7 +111,7 @@ class SearchResults:
 
 
 class Query(NamedTuple):
-    """What a search is for.
+    """Conditions of a search; an entry is found if it meets all of them.
 
     Attributes
     ----------

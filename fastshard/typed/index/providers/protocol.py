@@ -1,4 +1,4 @@
-"""What an index asks of its store, whatever keeps the rows."""
+"""Base of the stores of an index: rows of entries, labels, schemas, lenses."""
 
 from __future__ import annotations
 

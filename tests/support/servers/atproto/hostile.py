@@ -1,4 +1,4 @@
-"""What servers of JSON must not answer: hooks for `XrpcServer`, by name.
+"""Hostile answers of JSON servers: hooks for `XrpcServer`, by name.
 
 A hook gets the request before the server does. `ANSWERS` are refused by every query and
 procedure; `SLOW` never end by themselves, and are ended by the client's time limit.
