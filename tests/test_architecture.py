@@ -23,10 +23,10 @@ FLOORS = [
     {"remote"},
     {"index"},
     {"formats"},
+    {"loader"},
     {"dataset"},
     {"columnar", "streaming", "typed", "adapters"},
-    {"conversion"},
-    {"cli"},
+    {"cli", "conversion"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
 ABOVE_ALL = {"", "__main__", "_moved"}

@@ -12,7 +12,7 @@ HOMES = {
     ),
     "dataset.batch": "collate",
     "dataset.build_index": "build_index merge_indexes",
-    "dataset.combine": "Concat Mix Zip mix zip_by_key",
+    "dataset.combined.combine": "Concat Mix Zip mix zip_by_key",
     "dataset.dataset": "Dataset",
     "dataset.iteration": "BatchIterator SampleIterator",
     "dataset.open": "open",

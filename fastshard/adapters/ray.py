@@ -26,7 +26,7 @@ from fastshard.errors import FastshardError
 from fastshard.formats.decoders import decode_field, decoder_for
 
 if TYPE_CHECKING:
-    from fastshard.dataset.listing import Source
+    from fastshard.dataset.paths.listing import Source
 
 __all__ = ["ShardDatasource", "decode", "read"]
 

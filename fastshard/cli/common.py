@@ -20,7 +20,7 @@ from fastshard._util.terminal import (
     is_quiet,
     print_error,
 )
-from fastshard.dataset.listing import Location, list_shards, parse_source
+from fastshard.dataset.paths.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file

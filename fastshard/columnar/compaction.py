@@ -9,7 +9,7 @@ from fastshard.columnar.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter
-from fastshard.dataset.not_found import unmarked_error
+from fastshard.dataset.paths.not_found import unmarked_error
 
 __all__ = ["Compaction", "compact"]
 

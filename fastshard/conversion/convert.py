@@ -21,7 +21,7 @@ from fastshard.conversion.ranges import Conversion, Task, check, scan, write
 from fastshard.conversion.source import RowSource
 from fastshard.conversion.targets import OutputColumn, TargetFormat
 from fastshard.conversion.workers import Workers
-from fastshard.dataset.listing import Source
+from fastshard.dataset.paths.listing import Source
 from fastshard.errors import ConversionError
 from fastshard.remote.options import RemoteOptions
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
 from fastshard._util.progress import byte_bar
-from fastshard.dataset.listing import Source, list_shards, parse_source
+from fastshard.dataset.paths.listing import Source, list_shards, parse_source
 from fastshard.dataset.tarset import TarSet, common_root, shard_name
 from fastshard.dataset.views import build_key_table
 from fastshard.errors import FastshardError, FormatError

@@ -10,7 +10,7 @@ from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.listing import (
+from fastshard.dataset.paths.listing import (
     Listing,
     Location,
     Source,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fastshard
 from fastshard import FastshardError
 from fastshard._util import globs as globs_module
-from fastshard.dataset.listing import Listing, list_shards, natural_key
+from fastshard.dataset.paths.listing import Listing, list_shards, natural_key
 from support.tars import write_tar
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastshard import FastshardError, RemoteError
-from fastshard.dataset.listing import list_shards, parse_source
+from fastshard.dataset.paths.listing import list_shards, parse_source
 from fastshard.remote import urls
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.file import RemoteFile, cache_key

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastshard._util.hints import suggest_path
 from fastshard.adapters.webshart.index import find_local_index
-from fastshard.dataset.listing import list_remote
+from fastshard.dataset.paths.listing import list_remote
 from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_sidecar import remote_sidecar_path

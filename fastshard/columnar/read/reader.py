@@ -15,7 +15,7 @@ from fastshard.columnar.read.query import Params, query, query_ids
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.schema import INDEX_NAME, quote_name
-from fastshard.dataset.not_found import unmarked_error
+from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode

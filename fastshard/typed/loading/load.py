@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from fastshard.dataset.listing import Source
+from fastshard.dataset.paths.listing import Source
 from fastshard.remote.options import select_remote
 from fastshard.remote.urls import redact
 from fastshard.typed.dataset import Dataset

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from fastshard.dataset.listing import Source, list_shards, parse_source
+from fastshard.dataset.paths.listing import Source, list_shards, parse_source
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import Url, join_url, parse_path_or_url, scheme_of
 

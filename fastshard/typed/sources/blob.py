@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Unpack, cast
 
-from fastshard.dataset.listing import Location
+from fastshard.dataset.paths.listing import Location
 from fastshard.errors import ShardNotFoundError
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import Url

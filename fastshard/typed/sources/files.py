@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from fastshard.dataset.listing import Location
+from fastshard.dataset.paths.listing import Location
 from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.retry import Deadline, Meter, ReadCancelledError

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, ClassVar
 
-from fastshard.dataset.listing import Location
+from fastshard.dataset.paths.listing import Location
 from fastshard.remote.file import open_remote
 from fastshard.remote.member_file import open_range
 from fastshard.remote.options import RemoteOptions

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastshard.dataset.listing import Location
+from fastshard.dataset.paths.listing import Location
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import Url, redact
 from fastshard.typed.sources.listed import ListedSource

@@ -21,7 +21,7 @@ from fastshard._util.globs import (
     natural_key,
     target_exists,
 )
-from fastshard.dataset.not_found import (
+from fastshard.dataset.paths.not_found import (
     Tally,
     describe_local,
     folder_error,

@@ -1,0 +1,1 @@
+"""Compiled parts of the loader: resize and token windows."""

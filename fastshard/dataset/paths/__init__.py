@@ -1,0 +1,1 @@
+"""Sources of datasets: paths, patterns and URLs, to lists of shards."""

@@ -1,0 +1,1 @@
+"""Batches ahead of their use, made by threads: images, token windows, statistics."""

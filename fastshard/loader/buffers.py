@@ -1,0 +1,100 @@
+"""Arrays of a batch that later batches are written to again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Allocate", "BufferSet"]
+
+# ``allocate(field, shape, dtype)`` returns a writable C-contiguous array.
+Allocate: TypeAlias = "Callable[[str, tuple[int, ...], Any], NDArray[Any]]"
+
+
+class BufferSet:
+    """The arrays of one batch by field, reused by a later batch.
+
+    Parameters
+    ----------
+    allocate : callable, optional
+        ``allocate(field, shape, dtype) -> ndarray``, writable and C-contiguous; by
+        default `numpy.empty`.
+    """
+
+    def __init__(self, allocate: Allocate | None = None) -> None:
+        self._allocate = allocate
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Return the memory of a field, ``[rows, *row shape]``, uninitialized.
+
+        Calls for one field return the same memory while `shape` has no more rows than
+        before, and the same row shape and dtype; otherwise memory is allocated anew.
+
+        Parameters
+        ----------
+        field : str
+        shape : tuple of int
+        dtype : dtype-like
+
+        Returns
+        -------
+        ndarray
+            The first rows of the field's array.
+
+        Raises
+        ------
+        ValueError
+            `allocate` returned an array of another shape or dtype, read-only, or not
+            C-contiguous.
+        """
+        import numpy as np
+
+        kind = np.dtype(dtype)
+        found = self._arrays.get(field)
+        if (
+            found is None
+            or found.dtype != kind
+            or found.shape[1:] != shape[1:]
+            or len(found) < shape[0]
+        ):
+            found = self._arrays[field] = self._new_array(field, shape, kind)
+        return found[: shape[0]]
+
+    def _new_array(
+        self, field: str, shape: tuple[int, ...], dtype: Any
+    ) -> NDArray[Any]:
+        import numpy as np
+
+        if self._allocate is None:
+            return np.empty(shape, dtype)
+        array = self._allocate(field, shape, dtype)
+        if (
+            not isinstance(array, np.ndarray)
+            or array.shape != shape
+            or array.dtype != dtype
+            or not array.flags.c_contiguous
+            or not array.flags.writeable
+        ):
+            raise ValueError(
+                f"allocate({field!r}) must return a writable, C-contiguous array of "
+                f"{dtype} {shape}, got {_describe(array)}"
+            )
+        return array
+
+
+def _describe(value: Any) -> str:
+    if not hasattr(value, "dtype"):
+        return type(value).__name__
+    flags = value.flags
+    kind = "" if flags.writeable else "read-only "
+    order = "" if flags.c_contiguous else ", not C-contiguous"
+    return f"{kind}{value.dtype} {value.shape}{order}"

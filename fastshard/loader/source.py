@@ -1,0 +1,75 @@
+"""What a loader makes batches of: samples by position, and their collation."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fastshard.loader.buffers import BufferSet
+
+__all__ = ["BatchSource"]
+
+
+class BatchSource(Protocol):
+    """Samples in an order, and the steps that make a batch of some.
+
+    Its methods are called by several threads at once, each for other positions.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `prepare` has nothing to do: a thread then makes whole batches."""
+        ...
+
+    def fetch(self, start: int, stop: int) -> list[Any]:
+        """Return the samples of some positions with their bytes in memory, not mapped.
+
+        Raises
+        ------
+        Exception
+            One of them cannot be read; `fetch` of each alone tells which.
+        """
+        ...
+
+    def prepare(
+        self, items: list[Any], position: int, row: int, rows: int, buffers: BufferSet
+    ) -> list[Any]:
+        """Map and decode neighbouring samples of a batch.
+
+        Parameters
+        ----------
+        items : list
+            Some of what `fetch` returned.
+        position : int
+            Of the first.
+        row, rows : int
+            The first one's row in the batch, and the batch's number of rows.
+        buffers : BufferSet
+            The batch's memory: images are decoded into rows of it.
+
+        Returns
+        -------
+        list
+            As many items, for `collate`.
+
+        Raises
+        ------
+        Exception
+            One of them cannot be decoded; `prepare` of each alone tells which.
+        """
+        ...
+
+    def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:
+        """Return the batch of prepared items, on the memory of `buffers` if given."""
+        ...
+
+    def name_of(self, position: int) -> str:
+        """Return shard and key of a sample, for messages; does not raise."""
+        ...
+
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after the first `done` positions."""
+        ...
