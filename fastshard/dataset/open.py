@@ -10,6 +10,7 @@ from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
+from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.paths.listing import (
     Listing,
     Location,
@@ -17,7 +18,6 @@ from fastshard.dataset.paths.listing import (
     list_shards,
     parse_source,
 )
-from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.shardset import ReadOptions, ShardSet
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import (

@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_stage
-from fastshard.dataset.paths.listing import Source
 from fastshard.dataset.open import open as open_fields
+from fastshard.dataset.paths.listing import Source
 from fastshard.dataset.shardset import WINDOW
 from fastshard.remote.options import RemoteOptions, select_remote
 from fastshard.typed.reading.iteration import FilteredIterator

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.paths.listing import Location, Source
 from fastshard.dataset.open import open as open_fields
+from fastshard.dataset.paths.listing import Location, Source
 from fastshard.dataset.tarset import TarSet, require_tars
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import scheme_of
