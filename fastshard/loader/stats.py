@@ -1,0 +1,337 @@
+"""Statistics of a loader: who waits for whom, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+__all__ = ["COUNTS", "LoaderStats", "LoaderTotals", "Verdict", "bucket_of"]
+
+Verdict = Literal["consumer", "storage", "decode"]
+
+LEAST_BATCHES: Final = 20  # fewer have no verdict
+LITTLE_WAIT: Final = 0.05  # of wall: the consumer waits for nothing
+MUCH_GIL: Final = 0.25  # of busy
+MUCH_RUNQUEUE: Final = 0.25  # of busy
+MUCH_FETCH: Final = 0.5  # of busy
+
+BITS: Final = 5  # of a wait, below its highest one: buckets are 3 % wide
+BUSY: Final = ("fetch", "decode", "resize", "map", "collate")
+COUNTS: Final = (
+    "batches",
+    "samples",
+    "bytes_read",
+    "bytes_decoded",
+    "skipped",
+    "filled",
+    "requests",
+    "retries",
+    "cache_hits",
+)
+
+
+def bucket_of(ns: int) -> int:
+    """Return the histogram bucket of a wait: its highest 6 bits, and their place."""
+    shift = ns.bit_length() - BITS - 1
+    return ns if shift <= 0 else (shift << BITS) + (ns >> shift)
+
+
+def _bucket_value(bucket: int) -> float:
+    """Return the middle of a bucket, ns."""
+    if bucket < 2 << BITS:
+        return float(bucket)
+    shift = (bucket >> BITS) - 1
+    return ((bucket - (shift << BITS)) + 0.5) * (1 << shift)
+
+
+def _quantile(waits: dict[int, int], part: float) -> float:
+    """Return a quantile of a histogram of waits, seconds; 0 for an empty one."""
+    left = part * (sum(waits.values()) - 1)
+    for bucket in sorted(waits):
+        left -= waits[bucket]
+        if left < 0:
+            return _bucket_value(bucket) / 1e9
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderTotals:
+    """Statistics since the start, ns: what later ones are subtracted from.
+
+    Attributes
+    ----------
+    times : dict of str to int or None
+        ``wall``, ``consumer``, ``wait``; sums over threads of the steps, ``cpu`` and
+        ``runqueue``.
+    counts : dict of str to int
+        By the names of `COUNTS`.
+    ready : int
+        Sum of the batches that were ready when one was asked for.
+    waits : dict of int to int
+        Number of waits by bucket.
+    threads : int
+    """
+
+    times: dict[str, int | None]
+    counts: dict[str, int]
+    ready: int
+    waits: dict[int, int]
+    threads: int
+
+    def minus(self, other: LoaderTotals) -> LoaderTotals:
+        """Return the difference from earlier totals."""
+        times: dict[str, int | None] = {}
+        for name, ns in self.times.items():
+            before = other.times[name]
+            known = ns is not None and before is not None
+            times[name] = ns - before if known else None  # type: ignore[operator]
+        waits = {
+            bucket: count - other.waits.get(bucket, 0)
+            for bucket, count in self.waits.items()
+        }
+        return LoaderTotals(
+            times,
+            {name: count - other.counts[name] for name, count in self.counts.items()},
+            self.ready - other.ready,
+            {bucket: count for bucket, count in waits.items() if count > 0},
+            self.threads,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStats:
+    """Where the time of a loader went: plain numbers.
+
+    Attributes
+    ----------
+    wall : float
+        Seconds since the loader began, until now or its end.
+    consumer : float
+        Seconds between a batch and the next call of ``next``.
+    wait : float
+        Seconds inside ``next``.
+    fetch, decode, resize, map, collate : float
+        Seconds in which threads brought samples, decoded and resized images, called
+        mapped functions and decoders, and collated; summed over threads. Together they
+        are `busy`.
+    full, idle : float
+        Seconds in which threads waited for a free set of buffers, and for work; summed
+        over threads.
+    cpu, runqueue : float or None
+        Seconds of threads on a CPU, and runnable without one; None where the system
+        does not tell (it is Linux that does).
+    gil : float or None
+        ``busy - cpu - runqueue``: seconds of busy threads that neither ran nor could
+        run. They waited for the GIL, or in `fetch` for bytes.
+    batches, samples : int
+        Returned ones.
+    bytes_read : int
+        Stored bytes of samples.
+    bytes_decoded : int
+        Bytes of decoded images.
+    skipped : int
+        Unreadable samples that were skipped.
+    filled : int
+        Truncated images that were filled, with ``truncated="fill"``.
+    ready : float
+        Batches that were ready when one was asked for, mean.
+    wait_p50, wait_p99 : float
+        Median and 99th percentile of the waits for a batch, seconds, within 2 %.
+    requests, retries, cache_hits : int
+        Range requests, repeated ones, and ranges found in ``cache_dir``, of all remote
+        datasets of this process.
+    threads : int
+        Threads that the sums are of.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> batches = ds.batches(4)
+    >>> for batch in batches:
+    ...     pass
+    >>> stats = batches.stats()
+    >>> stats.batches, stats.samples, stats.threads
+    (25, 100, 1)
+    >>> stats.wait + stats.consumer <= stats.wall
+    True
+    """
+
+    wall: float
+    consumer: float
+    wait: float
+    fetch: float
+    decode: float
+    resize: float
+    map: float
+    collate: float
+    full: float
+    idle: float
+    cpu: float | None
+    runqueue: float | None
+    gil: float | None
+    batches: int
+    samples: int
+    bytes_read: int
+    bytes_decoded: int
+    skipped: int
+    filled: int
+    ready: float
+    wait_p50: float
+    wait_p99: float
+    requests: int
+    retries: int
+    cache_hits: int
+    threads: int
+    _totals: LoaderTotals | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def busy(self) -> float:
+        """Seconds of threads in steps, summed: all but `full` and `idle`."""
+        return self.fetch + self.decode + self.resize + self.map + self.collate
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the run waits for; None below 20 batches.
+
+        ``"consumer"``: the loader is faster, or the consumer holds the GIL;
+        ``"storage"``: threads spend their time bringing bytes; ``"decode"``: decoding,
+        mapping and collating them. `advice` says more.
+        """
+        if self.batches < LEAST_BATCHES:
+            return None
+        if self.wait < LITTLE_WAIT * self.wall or self._is_held():
+            return "consumer"
+        return "storage" if self.fetch > MUCH_FETCH * self.busy else "decode"
+
+    def _is_held(self) -> bool:
+        """Return whether the consumer keeps the threads from the GIL."""
+        gil = self.gil
+        return (
+            gil is not None and self.consumer > self.wait and gil > MUCH_GIL * self.busy
+        )
+
+    @property
+    def advice(self) -> str:
+        """What to change, one sentence."""
+        verdict = self.verdict
+        if verdict is None:
+            return f"{self.batches} batches tell nothing: {LEAST_BATCHES} are needed"
+        if verdict == "consumer" and self.wait >= LITTLE_WAIT * self.wall:
+            return (
+                "the consumer holds the GIL while the threads need it: let its step "
+                "run in compiled code that releases the GIL"
+            )
+        if verdict == "consumer":
+            return "batches are ready before they are asked for: the loader is enough"
+        if verdict == "storage":
+            return (
+                "bytes come slowly: a larger ahead= asks for more of them at once; for "
+                "remote data cache_dir= keeps them"
+            )
+        if self.runqueue is not None and self.runqueue > MUCH_RUNQUEUE * self.busy:
+            return "cores are short: threads are runnable without a CPU"
+        gil = self.gil
+        if gil is not None and gil > MUCH_GIL * self.busy:
+            return (
+                "threads wait for the GIL: a mapped function or decoder holds it; "
+                "let it run in compiled code, or in processes"
+            )
+        return "decoding takes the time: more threads="
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the figures by name, flat, for W&B, TensorBoard or Prometheus.
+
+        Returns
+        -------
+        dict of str to int or float
+            Without those that the system does not tell.
+
+        Examples
+        --------
+        >>> figures = batches.stats().as_dict()
+        >>> figures["samples"]
+        100
+        """
+        values = {name: getattr(self, name) for name in _FIGURES}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __str__(self) -> str:
+        wall = self.wall or 1.0
+        waits = f"p50 {_text(self.wait_p50)}, p99 {_text(self.wait_p99)}"
+        parts = [
+            f"{self.batches:,} batches, {self.samples:,} samples in {self.wall:.3g} s "
+            f"({self.samples / wall:,.0f}/s)",
+            f"consumer {self.consumer / wall:.0%}, wait {self.wait / wall:.0%} "
+            f"({waits})",
+        ]
+        whole = self.busy + self.full + self.idle
+        shares = [
+            f"{name} {getattr(self, name) / whole:.0%}"
+            for name in (*BUSY, "full", "idle")
+            if whole and getattr(self, name) >= 0.005 * whole
+        ]
+        parts.append(
+            f"{self.threads} thread{'s' * (self.threads != 1)}: {', '.join(shares)}"
+        )
+        if self.skipped:
+            parts.append(f"{self.skipped:,} skipped")
+        if self.filled:
+            parts.append(f"{self.filled:,} filled")
+        if self.verdict:
+            parts.append(f"verdict {self.verdict}: {self.advice}")
+        return "; ".join(parts)
+
+    @classmethod
+    def of(cls, totals: LoaderTotals, total: LoaderTotals | None = None) -> LoaderStats:
+        """Return the statistics of totals; `total` are those since the start."""
+        seconds = {
+            name: None if ns is None else ns / 1e9 for name, ns in totals.times.items()
+        }
+        times, batches = totals.times, totals.counts["batches"]
+        cpu, runqueue = times["cpu"], times["runqueue"]
+        gil = None
+        if cpu is not None and runqueue is not None:
+            busy = sum(times[name] or 0 for name in BUSY)
+            gil = max(0, busy - cpu - runqueue) / 1e9
+        figures: dict[str, Any] = seconds | totals.counts
+        return cls(
+            **figures,
+            gil=gil,
+            ready=totals.ready / batches if batches else 0.0,
+            wait_p50=_quantile(totals.waits, 0.5),
+            wait_p99=_quantile(totals.waits, 0.99),
+            threads=totals.threads,
+            _totals=total or totals,
+        )
+
+    def after(self, since: LoaderStats) -> LoaderStats:
+        """Return the statistics of the time after earlier ones of the same loader.
+
+        Raises
+        ------
+        TypeError
+            `since` is not a LoaderStats.
+        ValueError
+            It is not an earlier one of the same loader.
+        """
+        if not isinstance(since, LoaderStats):
+            raise TypeError(f"since must be a LoaderStats, got {type(since).__name__}")
+        total, before = self._totals, since._totals
+        if total is None or before is None:
+            raise ValueError("since must be what stats() of this loader returned")
+        if before.counts["batches"] > total.counts["batches"]:
+            raise ValueError("since must be earlier statistics of the same loader")
+        return LoaderStats.of(total.minus(before), total)
+
+
+_FIGURES = tuple(
+    item.name for item in fields(LoaderStats) if not item.name.startswith("_")
+)
+
+
+def _text(seconds: float) -> str:
+    """Return a duration as people read it."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
