@@ -17,7 +17,7 @@ from fastshard.errors import (
 )
 from fastshard.remote.cache.store import CacheEntry, RangeCache
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError
+from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError, traffic
 from fastshard.remote.scheduler import Request, fetch, read_now, start
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part, Transport
 from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
@@ -112,7 +112,9 @@ class RemoteFile:
             fetch([request])
             return request.result()
         room, view = allocate_bytes(size)
-        if not (self.is_cached(offset, size) and self.read_cached(offset, view)):
+        if self.is_cached(offset, size) and self.read_cached(offset, view):
+            traffic.count_hit()
+        else:
             deadline = Deadline(self.settings.timeout, size)
             try:
                 self.read_range(offset, offset + size, [(offset, view)], deadline)

@@ -33,7 +33,7 @@ from fastshard.remote.http_connection import (
 from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.http_response import RangeResponse
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter, RetryError
+from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import (
     Origin,
@@ -254,6 +254,7 @@ class HttpClient:
         pool, takes_urls = self.pool_for(origin)
         base, question, query = target.partition("?")
         current_read.query = question + query if query else ""
+        traffic.count_request()
         response = pool.urlopen(
             "GET",
             base if takes_urls else _path_of(base),

@@ -23,7 +23,7 @@ from urllib3.util import wait_for_read
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter, RetryError
+from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import ObjectInfo, Part
 from fastshard.remote.urls import Origin, origin_of
 
@@ -127,6 +127,7 @@ class FastHttp:
             deadline.sock = None
         server.failures = 0 if succeeded else server.failures + 1
         if not succeeded:
+            traffic.count_retry()
             server.paused_until = time.monotonic() + REST
         return succeeded
 
@@ -146,6 +147,7 @@ class FastHttp:
                 connection, is_new = self._connect(origin, deadline), True
             try:
                 sock = deadline.sock = connection.sock
+                traffic.count_request()
                 if CAN_RECEIVE and type(sock) is socket.socket:
                     head = _exchange(sock, request, scatter, deadline)
                 else:

@@ -25,6 +25,7 @@ from fastshard.remote.retry import (
     Meter,
     ReadCancelledError,
     RetryError,
+    traffic,
 )
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import (
@@ -331,6 +332,7 @@ class StoreClient:
         """Return ``call()``; repeat it after transient failures."""
         attempt = attempts = 0
         while True:
+            traffic.count_request()
             try:
                 with self._translate_errors(url):
                     return call()

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError
+from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError, traffic
 from fastshard.remote.transport import RangedObject
 
 __all__ = [
@@ -423,6 +423,8 @@ def _fill_from_cache(request: Request) -> bool:
     if not request.file.is_cached(request.offset, request.size):
         return False
     request.filled = request.file.read_cached(request.offset, request.destination())
+    if request.filled:
+        traffic.count_hit()
     return request.filled
 
 

@@ -16,7 +16,7 @@ from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http import HttpClient, client_for
 from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import Deadline
+from fastshard.remote.retry import Deadline, traffic
 from support.marks import forks_beside_threads
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 from support.threads import in_threads
@@ -556,3 +556,23 @@ def test_tls_is_checked(tmp_path, monkeypatch):
             )
         finally:
             connection._tls_context.cache_clear()
+
+
+def test_requests_retries_and_cache_hits_are_counted(server, tmp_path):
+    file = open_file(server, cache_dir=tmp_path, timeout=30.0)
+    before = traffic.counts()
+    server.forget()
+
+    file.read(20_000, 1000)
+    assert traffic.counts() == (before[0] + 1, before[1], before[2])
+
+    file.read(20_000, 1000)  # from the cache
+    file.read_many([(20_100, 100), (20_300, 100)])
+    assert len(server.requests) == 1
+    assert traffic.counts() == (before[0] + 1, before[1], before[2] + 3)
+
+    server.behave("/a.tar", "status_503", times=2)
+    file.read(40_000, 1000)
+    requests, retries, _ = traffic.counts()
+    assert requests - before[0] == len(server.requests) == 4
+    assert retries - before[1] == 2
