@@ -59,6 +59,19 @@ def expect(benchmark: Any, who: str, against: str, times: float) -> None:
         info.setdefault("bars", {})[against.replace("_", " ")] = times
 
 
+def limit(
+    benchmark: Any, who: str, figure: str, at_most: float, against: str | None = None
+) -> None:
+    """Store a bar on another figure of a contender, such as its CPU or memory.
+
+    It is to be at most `at_most`, or `at_most` times that of another contender.
+    """
+    info = benchmark.extra_info
+    if info["who"] == who.replace("_", " "):
+        other = against and against.replace("_", " ")
+        info.setdefault("limits", []).append([figure, at_most, other])
+
+
 @dataclass
 class Tar:
     """Shard of a benchmark, with the names and offsets of its members."""

@@ -30,9 +30,10 @@ def merge_turns(
         info = dict(bench["extra_info"])
         seconds = bench["stats"]["median"] / info.pop("operations", 1)
         group = groups.setdefault(bench["group"], {})
-        bars = info.pop("bars", {})
+        bars, limits = info.pop("bars", {}), info.pop("limits", [])
         found = group.setdefault(
-            info.pop("who"), {"turns": [], "extra": {}, "bars": bars}
+            info.pop("who"),
+            {"turns": [], "extra": {}, "bars": bars, "limits": limits},
         )
         found["turns"].append(seconds)
         for name, value in info.items():
@@ -80,6 +81,28 @@ def bars(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
                         f"{state}: {group}: {who} {duration(own)}, {other} "
                         f"{duration(own * ratio)}: {ratio:.3g} x, bar {times:.3g} x"
                     )
+            lines += _limits(group, found, who)
+    return lines
+
+
+def _limits(group: str, found: dict[str, dict[str, Any]], who: str) -> list[str]:
+    """Return a line for each bar on another figure of a contender."""
+    lines = []
+    for figure, at_most, other in found[who]["limits"]:
+        if other is not None and figure not in found.get(other, {"extra": {}})["extra"]:
+            continue
+        own = median(found[who]["extra"][figure])
+        text = f"{figure} {own:.3g}"
+        if other is not None:
+            theirs = median(found[other]["extra"][figure])
+            text += f", {other} {theirs:.3g}"
+            own /= theirs
+        state = "met" if own <= at_most else "MISSED"
+        times = "" if other is None else " x"
+        lines.append(
+            f"{state}: {group}: {who}: {text}: {own:.3g}{times}, "
+            f"bar {at_most:.3g}{times}"
+        )
     return lines
 
 

@@ -1,6 +1,6 @@
 """Benches of reading columnar datasets: samples, columns and scans, with rivals.
 
-pytest bench/bench_columnar.py bench/bench_columnar_index.py
+pytest bench/columnar/bench_columnar.py bench/columnar/bench_columnar_index.py
 
 200,000 samples of float32[100], [50] and [50], with metadata. Targets: `get_sample` in
 6 us and `samples[i]` in 1 us, against 20 times as long for the original, and 1,000

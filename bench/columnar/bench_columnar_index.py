@@ -1,6 +1,6 @@
 """Benches of writing, opening and querying columnar datasets, with rivals.
 
-pytest bench/bench_columnar_index.py
+pytest bench/columnar/bench_columnar_index.py
 
 Targets: `add_sample` in 10 us a sample, flush included; `query_ids` in 5 ms over a
 declared column of 1,000,000 samples; opening and counting them in 50 ms.

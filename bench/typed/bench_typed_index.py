@@ -1,6 +1,6 @@
 """Indexes of datasets, their stores of shards, and content identifiers.
 
-pytest bench/bench_typed_index.py
+pytest bench/typed/bench_typed_index.py
 
 The rival of CIDs is libipld, by which atdata makes them. A bar is a factor in the same
 run; the summary at the end says which are met.

@@ -1,6 +1,6 @@
 """Typed samples: tar shards of msgpack members, read as objects of a class, written.
 
-pytest bench/bench_typed.py
+pytest bench/typed/bench_typed.py
 
 Samples are {int, str, float32[512]}. Upstream is atdata where it is installed (Python
 3.12 or newer), else the pipeline of webdataset, msgpack and np.frombuffer that it is
