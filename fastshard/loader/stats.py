@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-__all__ = ["COUNTS", "LoaderStats", "LoaderTotals", "Verdict", "bucket_of"]
+from fastshard._core.loader.times import bucket_value
+
+__all__ = ["LoaderStats", "LoaderTotals", "Verdict"]
 
 Verdict = Literal["consumer", "storage", "decode"]
 
@@ -15,33 +17,7 @@ MUCH_GIL: Final = 0.25  # of busy
 MUCH_RUNQUEUE: Final = 0.25  # of busy
 MUCH_FETCH: Final = 0.5  # of busy
 
-BITS: Final = 5  # of a wait, below its highest one: buckets are 3 % wide
 BUSY: Final = ("fetch", "decode", "resize", "map", "collate")
-COUNTS: Final = (
-    "batches",
-    "samples",
-    "bytes_read",
-    "bytes_decoded",
-    "skipped",
-    "filled",
-    "requests",
-    "retries",
-    "cache_hits",
-)
-
-
-def bucket_of(ns: int) -> int:
-    """Return the histogram bucket of a wait: its highest 6 bits, and their place."""
-    shift = ns.bit_length() - BITS - 1
-    return ns if shift <= 0 else (shift << BITS) + (ns >> shift)
-
-
-def _bucket_value(bucket: int) -> float:
-    """Return the middle of a bucket, ns."""
-    if bucket < 2 << BITS:
-        return float(bucket)
-    shift = (bucket >> BITS) - 1
-    return ((bucket - (shift << BITS)) + 0.5) * (1 << shift)
 
 
 def _quantile(waits: dict[int, int], part: float) -> float:
@@ -50,7 +26,7 @@ def _quantile(waits: dict[int, int], part: float) -> float:
     for bucket in sorted(waits):
         left -= waits[bucket]
         if left < 0:
-            return _bucket_value(bucket) / 1e9
+            return bucket_value(bucket) / 1e9
     return 0.0
 
 
@@ -61,10 +37,10 @@ class LoaderTotals:
     Attributes
     ----------
     times : dict of str to int or None
-        ``wall``, ``consumer``, ``wait``; sums over threads of the steps, ``cpu`` and
-        ``runqueue``.
+        ``wall``, ``consumer``, ``wait``; sums over threads of the steps, ``cpu``,
+        ``runqueue``, and ``blocked``, the part of fetch off the CPU.
     counts : dict of str to int
-        By the names of `COUNTS`.
+        ``batches``, ``samples`` and the other counts of `LoaderStats`.
     ready : int
         Sum of the batches that were ready when one was asked for.
     waits : dict of int to int
@@ -183,6 +159,7 @@ class LoaderStats:
     retries: int
     cache_hits: int
     threads: int
+    _blocked: float | None = field(default=None, repr=False, compare=False)
     _totals: LoaderTotals | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -207,9 +184,11 @@ class LoaderStats:
     def _is_held(self) -> bool:
         """Return whether the consumer keeps the threads from the GIL."""
         gil = self.gil
-        return (
-            gil is not None and self.consumer > self.wait and gil > MUCH_GIL * self.busy
-        )
+        if gil is None or self.consumer <= self.wait or gil <= MUCH_GIL * self.busy:
+            return False
+        # Threads that are off the CPU in `fetch` alone wait for bytes, not for the GIL.
+        blocked = self._blocked or 0.0
+        return gil - blocked > MUCH_GIL * (self.busy - self.fetch) or not blocked
 
     @property
     def advice(self) -> str:
@@ -288,6 +267,7 @@ class LoaderStats:
         seconds = {
             name: None if ns is None else ns / 1e9 for name, ns in totals.times.items()
         }
+        blocked = seconds.pop("blocked", None)
         times, batches = totals.times, totals.counts["batches"]
         cpu, runqueue = times["cpu"], times["runqueue"]
         gil = None
@@ -302,6 +282,7 @@ class LoaderStats:
             wait_p50=_quantile(totals.waits, 0.5),
             wait_p99=_quantile(totals.waits, 0.99),
             threads=totals.threads,
+            _blocked=blocked,
             _totals=total or totals,
         )
 

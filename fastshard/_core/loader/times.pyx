@@ -1,0 +1,385 @@
+"""Clocks of a loader: the steps of its threads, and the waits of its consumer.
+
+A thread writes to clocks of its own and any thread may read them: a reader starts again
+if the writer was in the middle of a change.
+"""
+
+cimport cython
+from libc.stdint cimport uint64_t
+
+from fastshard._core.pages cimport fs_exact_now
+from fastshard._core.threads cimport fs_atomic_load, fs_atomic_store
+
+import os
+import threading
+import time
+
+cdef enum:
+    FETCH                          # in the order of STEP_NAMES
+    MAP
+    COLLATE
+    FULL
+    IDLE
+    NO_STEP                        # also the number of steps
+    BITS = 5                       # of a wait, below its highest one
+    BUCKETS = 2048                 # of waits; the last one's upper end is above 2^64 ns
+    ATTEMPTS = 10000               # reads of clocks that change meanwhile
+
+cdef uint64_t PROBE_EVERY = 20_000_000  # ns between probes of a step
+cdef str SCHEDSTAT = "/proc/thread-self/schedstat"
+cdef tuple STEP_NAMES = ("fetch", "map", "collate", "full", "idle")
+
+
+cdef int step_of(object name) except -1:
+    """Return the number of a step; None is no step."""
+    cdef int k
+    if name is None:
+        return NO_STEP
+    for k in range(NO_STEP):
+        if name is <object> STEP_NAMES[k]:
+            return k
+    return STEP_NAMES.index(name)
+
+
+cdef uint64_t scaled(uint64_t value, uint64_t whole, uint64_t part) noexcept:
+    """Return `value` of a part of a time for the whole time."""
+    return 0 if part == 0 else <uint64_t> (<double> value * whole / part)
+
+
+@cython.final
+cdef class ThreadTimes:
+    """Nanoseconds and counts of one thread; written by that thread alone.
+
+    A thread is always in one step, from `enter` to the next `enter`: the steps add up
+    to the thread's whole time. Code inside a step adds to `fetch`, `decode` and
+    `resize`; that time is not counted for the step.
+
+    Parameters
+    ----------
+    is_inline : bool
+        Whether the thread is the consumer's: CPU time is then that of the steps alone,
+        extrapolated from some of them.
+
+    Attributes
+    ----------
+    fetch, decode, resize : int
+        Nanoseconds, of work inside other steps.
+    bytes_read, bytes_decoded : int
+        Stored bytes of samples, and bytes of decoded images.
+    filled : int
+        Truncated images that were filled.
+    """
+
+    cdef public uint64_t fetch
+    cdef public uint64_t decode
+    cdef public uint64_t resize
+    cdef public uint64_t bytes_read
+    cdef public uint64_t bytes_decoded
+    cdef public uint64_t filled
+    cdef bint is_inline
+    cdef uint64_t change           # odd while the thread changes what follows
+    cdef int step
+    cdef uint64_t since            # start of the step
+    cdef uint64_t ended            # 0: the thread runs
+    cdef uint64_t nested           # fetch, decode and resize at the start of the step
+    cdef uint64_t own[NO_STEP]     # ns, without what is nested
+    cdef uint64_t whole[NO_STEP]   # ns
+    # Of some steps, for the others to be extrapolated from
+    cdef bint probing
+    cdef uint64_t next_probe[NO_STEP]
+    cdef uint64_t probe_start
+    cdef uint64_t probe_cpu
+    cdef uint64_t probe_runqueue
+    cdef uint64_t probed[NO_STEP]
+    cdef uint64_t cpu[NO_STEP]
+    cdef uint64_t runqueue[NO_STEP]
+    cdef int fd                    # of schedstat; -1: there is none
+    cdef object owner              # process and thread that opened it
+    cdef tuple last                # cpu and runqueue at the thread's end
+
+    def __cinit__(self, *, bint is_inline=False):
+        self.is_inline = is_inline
+        self.step = NO_STEP
+        self.fd = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def __reduce__(self):
+        raise TypeError("ThreadTimes does not pickle")
+
+    def start(self, step="idle"):
+        """Begin in a step; called by the thread itself."""
+        self.open_schedstat()
+        self.enter(step)
+
+    def enter(self, step):
+        """End the step, and begin another; None begins none."""
+        self.switch_to(step_of(step))
+
+    def stop(self):
+        """End the step; called by the thread itself at its end."""
+        self.switch_to(NO_STEP)
+        self.last = self.read_schedstat()
+        self.ended = self.since
+        self.close_schedstat()
+
+    cdef int switch_to(self, int step) except -1:
+        cdef uint64_t now, spent, nested
+        if self.probing:
+            self.end_probe()
+        now = fs_exact_now()
+        fs_atomic_store(&self.change, self.change + 1)
+        if self.step != NO_STEP:
+            spent = now - self.since
+            nested = self.fetch + self.decode + self.resize
+            self.whole[self.step] += spent
+            self.own[self.step] += spent - min(spent, nested - self.nested)
+            self.nested = nested
+        self.step = step
+        self.since = now
+        fs_atomic_store(&self.change, self.change + 1)
+        if step < FULL and now >= self.next_probe[step]:
+            self.begin_probe(now)
+        return 0
+
+    cdef int begin_probe(self, uint64_t now) except -1:
+        self.next_probe[self.step] = now + PROBE_EVERY
+        if self.is_inline and self.owner != (os.getpid(), threading.get_ident()):
+            self.open_schedstat()
+        found = self.read_schedstat()
+        if found is not None:
+            self.probe_runqueue = found[1]
+            self.probe_cpu = time.thread_time_ns()
+            self.probe_start = fs_exact_now()
+            self.probing = True
+        return 0
+
+    cdef int end_probe(self) except -1:
+        cdef uint64_t spent = fs_exact_now() - self.probe_start
+        cdef uint64_t cpu = time.thread_time_ns()
+        found = self.read_schedstat()
+        self.probing = False
+        if found is None or cpu < self.probe_cpu:  # another thread goes on with it
+            return 0
+        fs_atomic_store(&self.change, self.change + 1)
+        self.probed[self.step] += spent
+        self.cpu[self.step] += cpu - self.probe_cpu
+        self.runqueue[self.step] += max(0, found[1] - self.probe_runqueue)
+        fs_atomic_store(&self.change, self.change + 1)
+        return 0
+
+    cdef int open_schedstat(self) except -1:
+        self.close_schedstat()
+        try:
+            self.fd = os.open(SCHEDSTAT, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            self.fd = -1
+        self.owner = os.getpid(), threading.get_ident()
+        return 0
+
+    cdef int close_schedstat(self) except -1:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        return 0
+
+    cdef tuple read_schedstat(self):
+        """Return the thread's ns on a CPU, and ns runnable without one, or None."""
+        if self.fd < 0 or self.owner[0] != os.getpid():
+            return None
+        try:
+            cpu, runqueue, *_ = os.pread(self.fd, 128, 0).split()
+            return int(cpu), int(runqueue)
+        except (OSError, ValueError):
+            return None
+
+    def snapshot(self, uint64_t now):
+        """Return the times until now, the current step's included.
+
+        Any thread may call it. A thread that has ended counts as idle since.
+
+        Parameters
+        ----------
+        now : int
+            ns, of `clock`.
+
+        Returns
+        -------
+        dict of str to int or None
+            Nanoseconds of ``fetch``, ``decode``, ``resize``, ``map``, ``collate``,
+            ``full`` and ``idle``; of ``cpu`` and ``runqueue``, and ``blocked``, the
+            part of fetch off the CPU: None where the system does not tell. Counts
+            ``bytes_read``, ``bytes_decoded``, ``filled``.
+        """
+        cdef uint64_t own[NO_STEP]
+        cdef uint64_t whole[NO_STEP]
+        cdef uint64_t since, nested, before, ended, spent, cpu, runqueue, on_cpu
+        cdef int step, k, attempt
+        for attempt in range(ATTEMPTS):
+            change = fs_atomic_load(&self.change)
+            step, since, before, ended = self.step, self.since, self.nested, self.ended
+            fetch, decode, resize = self.fetch, self.decode, self.resize
+            cpu = runqueue = 0
+            for k in range(NO_STEP):
+                own[k], whole[k] = self.own[k], self.whole[k]
+                cpu += scaled(self.cpu[k], self.whole[k], self.probed[k])
+                runqueue += scaled(self.runqueue[k], self.whole[k], self.probed[k])
+            on_cpu = self.cpu[FETCH] + self.runqueue[FETCH]
+            on_cpu = scaled(on_cpu, own[FETCH], self.probed[FETCH])
+            if not change & 1 and change == fs_atomic_load(&self.change):
+                break
+        nested = fetch + decode + resize
+        if step != NO_STEP and now > since:
+            spent = now - since
+            own[step] += spent - min(spent, nested - before)
+        elif ended and now > ended:
+            own[IDLE] += now - ended
+        times = {STEP_NAMES[k]: own[k] for k in range(NO_STEP)}
+        blocked = fetch + own[FETCH] - min(own[FETCH], on_cpu)
+        times["fetch"] += fetch
+        times |= {"decode": decode, "resize": resize, "bytes_read": self.bytes_read}
+        times |= {"bytes_decoded": self.bytes_decoded, "filled": self.filled}
+        found = self.last or self.read_schedstat()
+        if found is None:
+            found = None, None
+        elif self.is_inline:
+            found = cpu, runqueue
+        times["cpu"], times["runqueue"] = found
+        times["blocked"] = None if found[0] is None else blocked
+        return times
+
+
+@cython.final
+cdef class ConsumerTimes:
+    """Nanoseconds and counts of the consumer of a loader; written by its thread.
+
+    The consumer calls `ask` when it wants a batch, then `answer`, or `fail` when it
+    gets none.
+    """
+
+    cdef uint64_t change           # odd while the consumer changes what follows
+    cdef uint64_t first            # start; 0: not begun
+    cdef uint64_t last             # last change
+    cdef uint64_t end              # of the loader; 0: it goes on
+    cdef bint is_waiting
+    cdef uint64_t consumer
+    cdef uint64_t wait
+    cdef uint64_t batches
+    cdef uint64_t samples
+    cdef uint64_t skipped
+    cdef uint64_t ready            # sum
+    cdef uint64_t asked            # batches that were ready when one was asked for
+    cdef uint64_t waits[BUCKETS]
+
+    def __reduce__(self):
+        raise TypeError("ConsumerTimes does not pickle")
+
+    def begin(self):
+        """Begin the measured time, unless it has begun."""
+        if self.first == 0:
+            self.first = self.last = fs_exact_now()
+
+    def ask(self, uint64_t ready):
+        """Begin a wait, with a number of batches that are ready."""
+        cdef uint64_t now = fs_exact_now()
+        fs_atomic_store(&self.change, self.change + 1)
+        if self.first == 0:
+            self.first = now
+        else:
+            self.consumer += now - self.last
+        self.last = now
+        self.end = 0
+        self.asked = ready
+        self.is_waiting = True
+        fs_atomic_store(&self.change, self.change + 1)
+
+    def answer(self, uint64_t samples, uint64_t skipped=0):
+        """End a wait with a batch of samples; `skipped` were left out."""
+        cdef uint64_t now = fs_exact_now()
+        cdef uint64_t wait = now - self.last
+        fs_atomic_store(&self.change, self.change + 1)
+        self.wait += wait
+        self.last = now
+        self.is_waiting = False
+        self.batches += 1
+        self.samples += samples
+        self.skipped += skipped
+        self.ready += self.asked
+        self.waits[bucket_of(wait)] += 1
+        fs_atomic_store(&self.change, self.change + 1)
+
+    def fail(self):
+        """End a wait without a batch."""
+        cdef uint64_t now = fs_exact_now()
+        fs_atomic_store(&self.change, self.change + 1)
+        self.wait += now - self.last
+        self.last = now
+        self.is_waiting = False
+        fs_atomic_store(&self.change, self.change + 1)
+
+    def stop(self):
+        """End the measured time: the loader is exhausted or closed."""
+        if self.end == 0:
+            self.end = fs_exact_now()
+
+    def snapshot(self):
+        """Return the times until now; any thread may call it.
+
+        Returns
+        -------
+        now : int
+            ns, of `clock`: the end of the measured time.
+        times : dict of str to int
+            Nanoseconds ``wall``, ``consumer`` and ``wait``.
+        counts : dict of str to int
+            ``batches``, ``samples``, ``skipped``.
+        ready : int
+            Sum of the numbers of ready batches.
+        waits : dict of int to int
+            Number of waits by bucket; see `bucket_value`.
+        """
+        cdef uint64_t now = 0
+        cdef uint64_t first, last, consumer, wait
+        cdef int k, attempt
+        cdef bint is_waiting
+        for attempt in range(ATTEMPTS):
+            change = fs_atomic_load(&self.change)
+            first, last, is_waiting = self.first, self.last, self.is_waiting
+            consumer, wait, ready = self.consumer, self.wait, self.ready
+            counts = {"batches": self.batches, "samples": self.samples}
+            counts["skipped"] = self.skipped
+            waits = {k: self.waits[k] for k in range(BUCKETS) if self.waits[k]}
+            now = max(last, self.end or fs_exact_now())
+            if not change & 1 and change == fs_atomic_load(&self.change):
+                break
+        if first == 0:
+            first = last = now
+        if is_waiting:
+            wait += now - last
+        else:
+            consumer += now - last
+        times = {"wall": now - first, "consumer": consumer, "wait": wait}
+        return now, times, counts, ready, waits
+
+
+cdef Py_ssize_t bucket_of(uint64_t ns) noexcept:
+    """Return the bucket of a wait: its highest 6 bits, and their place."""
+    cdef int shift = 0
+    while ns >> shift >= 2 << BITS:
+        shift += 1
+    return (shift << BITS) + <Py_ssize_t> (ns >> shift)
+
+
+def bucket_value(Py_ssize_t bucket):
+    """Return the middle of a bucket of waits, ns; a wait differs by 1.6 % at most."""
+    if bucket < 2 << BITS:
+        return float(bucket)
+    shift = (bucket >> BITS) - 1
+    return (bucket - (shift << BITS) + 0.5) * 2.0 ** shift
+
+
+def clock():
+    """Return the ns that the times are measured by."""
+    return fs_exact_now()
