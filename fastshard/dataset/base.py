@@ -22,6 +22,7 @@ from fastshard.dataset.iteration import (
     OnError,
     SampleIterator,
     T_co,
+    is_skippable,
     make_error_handler,
 )
 from fastshard.dataset.order.plan import (
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard.formats.sample import Sample
+    from fastshard.loader.buffers import Allocate, BufferSet
+    from fastshard.loader.loader import Loader, LoaderOnError
 
 __all__ = ["BaseDataset"]
 
@@ -67,6 +70,12 @@ SHUFFLE_NOTES = {  # arguments of webdataset, datasets and tf.data
     **dict.fromkeys(
         ("generator", "rng"), "an int determines the order: shuffle(seed, epoch)"
     ),
+}
+LOADER_NOTES = {  # arguments of torch
+    "num_workers": "threads of this process decode: threads=",
+    "prefetch_factor": "the number of batches ahead: ahead=",
+    "collate_fn": "the function is named collate",
+    "shuffle": "shuffle the dataset: ds.shuffle(seed, epoch).loader(...)",
 }
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
@@ -719,6 +728,216 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
         """Return the samples of batches, and the function that collates them."""
         return self._iterator(WINDOW, on_error), collate
+
+    @overload
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        threads: int | None = None,
+        ahead: int = 2,
+        hold: int = 1,
+        allocate: Allocate | None = None,
+        collate: Callable[[list[Any]], Batch],
+        copy: bool = False,
+        drop_last: bool = False,
+        on_error: LoaderOnError = "raise",
+        map: Callable[[Any], Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Loader[Batch]: ...
+    @overload
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        threads: int | None = None,
+        ahead: int = 2,
+        hold: int = 1,
+        allocate: Allocate | None = None,
+        collate: None = None,
+        copy: bool = False,
+        drop_last: bool = False,
+        ragged: Padding = "list",
+        on_error: LoaderOnError = "raise",
+        map: Callable[[Any], Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Loader[Any]: ...
+    @check_option_names("loader", aliases={"n": "batch_size"}, notes=LOADER_NOTES)
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        threads: int | None = None,
+        ahead: int = 2,
+        hold: int = 1,
+        allocate: Allocate | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        copy: bool = False,
+        drop_last: bool = False,
+        ragged: Padding = "list",
+        on_error: LoaderOnError = "raise",
+        map: Callable[[Any], Any] | None = None,  # noqa: A002 - the method's name
+        state: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Loader[Any]:
+        """Iterate over batches that threads of this process make ahead.
+
+        The batches are those of `batches`, in the same order. Threads share the work
+        on a batch, so that the first one comes soon; samples are decoded straight into
+        its memory where they can be.
+
+        Parameters
+        ----------
+        batch_size : int
+            Samples of a batch.
+        threads : int, optional
+            By default the number of processors that the process's affinity and cgroup
+            allow. Bytes of remote shards are fetched by one thread more.
+        ahead : int, default 2
+            Batches that are ready before they are asked for.
+        hold : int, default 1
+            A batch's arrays are overwritten once so many batches more were asked for.
+            Memory is that of ``ahead + hold + 1`` batches.
+        allocate : callable, optional
+            ``allocate(field, shape, dtype) -> ndarray`` makes the memory of batches:
+            writable and C-contiguous, such as pinned memory. By default
+            `numpy.empty`.
+        collate : callable, optional
+            Function from a list of samples to a batch, called in the threads; by
+            default `fastshard.collate`. Its batches are not lent.
+        copy : bool, default False
+            Give each batch memory of its own, which is never overwritten.
+        drop_last : bool, default False
+            Drop a last batch of fewer samples.
+        ragged : {"list", "pad", "error"}, default "list"
+            As for `fastshard.collate`.
+        on_error : {"raise", "skip", "mask"}, default "raise"
+            Handling of a batch with samples that cannot be read. ``"raise"``: raise the
+            error at the batch's turn; ``next`` goes on behind that batch. ``"skip"``:
+            leave the samples out, the batch is shorter; ``batch["__skipped__"]`` is a
+            list of (position, member, text of the error). ``"mask"``: their rows are
+            zeros (None in lists), and ``batch["__ok__"]``, bool [samples], tells which
+            are not: all ranks have batches of the same shapes. Errors that are skipped
+            or masked are those of `iter`.
+        map : callable, optional
+            ``map(sample)``, called in the threads; as ``ds.map(fn).loader(...)``.
+        state : Mapping, optional
+            A ``state_dict()`` of a loader, of `batches` or of `iter`, to continue after
+            it.
+        timeout : float, optional
+            Seconds that ``next`` waits for a batch before it raises TimeoutError. The
+            loader can still be used: ``next`` waits for the same batch again.
+
+        Returns
+        -------
+        Loader
+            An iterator, to be closed by ``with`` or `Loader.close`, which also ends
+            with its last batch. Its ``state_dict()`` is that after the batches that
+            were returned, not those made ahead.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument is invalid, or an option of `fastshard.collate` is given with
+            another `collate`.
+        StateError
+            The state belongs to another dataset.
+
+        Notes
+        -----
+        In a worker process of a torch DataLoader the loader takes the worker's share,
+        as `batches` does.
+
+        Examples
+        --------
+        >>> with ds.select_fields("npy", "cls").loader(64, threads=2) as loader:
+        ...     for batch in loader:
+        ...         batch["__key__"][0], batch["npy"].shape, batch["cls"][:3]
+        ('000000', (64, 4), array([0, 1, 2]))
+        ('000064', (36, 4), array([4, 5, 6]))
+        """
+        from fastshard.dataset.loading import DatasetSource
+        from fastshard.loader.loader import Loader, LoaderOptions
+
+        options = LoaderOptions.checked(
+            batch_size,
+            threads,
+            ahead,
+            hold,
+            allocate,
+            copy,
+            drop_last,
+            on_error,
+            timeout,
+        )
+        if collate is None or collate is collate_samples:
+            collate = Collation(ragged)
+        elif ragged != "list":
+            raise ValueError(
+                "ragged is an option of fastshard.collate, not of another collate "
+                "function"
+            )
+        part = self._worker_share(options.batch_size, state)
+        mapped = part if map is None else part.map(map)
+        loaded, collate = mapped._loaded_parts(collate)
+        source = DatasetSource(loaded, collate, part)
+        return Loader(source, options, is_skippable)
+
+    # -- What a loader calls, in several threads
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether `_finish` returns the samples as they are."""
+        return not self._stages
+
+    @property
+    def _is_remote(self) -> bool:
+        """Whether bytes of samples may come from a network."""
+        return False
+
+    def _bring(self, positions: Sequence[int]) -> list[Any]:
+        """Return unmapped samples by position, with their bytes in memory.
+
+        Combined datasets return values for their own `_finish` alone.
+        """
+        return list(self.get_many(positions))
+
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
+        """Map and decode some of what `_bring` returned for `positions`."""
+        return items
+
+    def _prepare_rows(
+        self,
+        items: list[Any],
+        positions: Sequence[int],
+        row: int,
+        rows: int,
+        buffers: BufferSet,
+    ) -> list[Any]:
+        """Do what `_finish` does; arrays may be decoded into the rows of a batch.
+
+        Parameters
+        ----------
+        items, positions
+            As for `_finish`.
+        row, rows : int
+            The first item's row in the batch, and the number of its rows.
+        buffers : BufferSet
+            Memory of the batch.
+        """
+        return self._finish(items, positions)
+
+    def _loaded_parts(
+        self, collate: Callable[[list[Any]], Any]
+    ) -> tuple[BaseDataset[Any], Callable[[list[Any]], Any]]:
+        """Return the dataset that a loader reads, and the function that collates."""
+        return self, collate
+
+    def _name_at(self, position: int) -> str:
+        """Return shard and key of a sample, for messages."""
+        return f"position {position:,}"
 
     def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return this process's share of the samples, in chunks, after a state."""

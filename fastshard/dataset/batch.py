@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from fastshard._core.dataset.shard import Shard
+    from fastshard.loader.buffers import BufferSet
 
 __all__ = [
     "LENGTHS",
@@ -250,12 +252,36 @@ class Collation:
     `wrap_ragged`.
     """
 
+    buffers: BufferSet | None = None  # memory of stacks, in a loader
+
     def __init__(
         self, ragged: Padding = "list", out: dict[str, Any] | None = None
     ) -> None:
         check_choice("ragged", ragged, ("list", "pad", "error"))
         self.ragged = ragged
         self.out = out
+
+    def on_buffers(self, buffers: BufferSet) -> Self:
+        """Return a copy that takes the memory of stacks from a loader's buffers.
+
+        Parameters
+        ----------
+        buffers : BufferSet
+            Of one batch.
+
+        Examples
+        --------
+        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.loader.buffers import BufferSet
+        >>> buffers = BufferSet()
+        >>> batch = Collation().on_buffers(buffers)([ds[7], ds[90]])
+        >>> batch["npy"].nbytes + batch["cls"].nbytes == buffers.nbytes
+        True
+        """
+        copied = copy(self)
+        copied.out = None
+        copied.buffers = buffers
+        return copied
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         samples = list(samples)
@@ -576,7 +602,11 @@ class Collation:
         return self.wrap_stack(stack)
 
     def _output(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Return memory for a stack, from `out` if given."""
+        """Return memory for a stack, from `buffers` or `out` if given."""
+        if self.buffers is not None:
+            if self.ragged == "pad":
+                return self.buffers.take_within(field, shape, dtype)
+            return self.buffers.take(field, shape, dtype)
         if self.out is None:
             return self.allocate(shape, dtype)
         found = self.out.get(field)

@@ -330,6 +330,20 @@ class Dataset(BaseDataset[T_co]):
         positions = list(positions)
         return self._map_items(self._load_samples(positions), positions)
 
+    @property
+    def _is_remote(self) -> bool:
+        return not self._set.is_local
+
+    def _bring(self, positions: Sequence[int]) -> list[Any]:
+        return self._load_samples(positions)
+
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
+        return self._map_items(items, positions) if self._stages else items
+
+    def _name_at(self, position: int) -> str:
+        sample = self._get_samples([position])[0]
+        return f"sample {sample.key!r} of {sample._where(sample.keys()[0])[0]}"
+
     async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
         """Do what `get_many` does in a thread, under asyncio or trio.
 

@@ -17,6 +17,7 @@ __all__ = [
     "OnError",
     "SampleIterator",
     "enter_exclusively",
+    "is_skippable",
     "make_error_handler",
 ]
 
@@ -123,6 +124,20 @@ class SampleIterator(Iterator[T_co], Protocol[T_co]):
         ...
 
 
+def is_skippable(error: Exception) -> bool:
+    """Return whether bad data can cause an error of a sample.
+
+    True for `FastshardError`, `OSError`, `ValueError`, `EOFError`, and those of
+    decoders (`is_data_error`). False for errors of a closed dataset or a missing
+    library, and other errors of mapped functions (`TypeError`, `KeyError`,
+    `NameError`, ...).
+    """
+    if isinstance(error, ClosedError | MissingLibraryError):
+        return False
+    kinds = (FastshardError, OSError, ValueError, EOFError)
+    return isinstance(error, kinds) or is_data_error(error)
+
+
 class ErrorHandler:
     """Handler of the errors of samples: decides which to skip, and reports them.
 
@@ -138,17 +153,8 @@ class ErrorHandler:
         self._callback = callback
 
     def __call__(self, error: Exception, position: int) -> bool:
-        """Return whether to skip an error of the sample at a position.
-
-        Errors that bad data can cause are skipped: `FastshardError`, `OSError`,
-        `ValueError`, `EOFError`, and those of decoders (`is_data_error`). Errors of a
-        closed dataset or a missing library are not, nor are other errors of mapped
-        functions (`TypeError`, `KeyError`, `NameError`, ...).
-        """
-        if isinstance(error, ClosedError | MissingLibraryError):
-            return False
-        kinds = (FastshardError, OSError, ValueError, EOFError)
-        if not isinstance(error, kinds) and not is_data_error(error):
+        """Return whether to skip an error of the sample at a position."""
+        if not is_skippable(error):
             return False
         if self._callback is not None:
             self._callback(error, position)

@@ -69,6 +69,37 @@ class BufferSet:
             found = self._arrays[field] = self._new_array(field, shape, kind)
         return found[: shape[0]]
 
+    def take_within(
+        self, field: str, shape: tuple[int, ...], dtype: Any
+    ) -> NDArray[Any]:
+        """Return memory of a field whose row shape changes from batch to batch.
+
+        The field's array grows to the largest length of each axis.
+
+        Parameters
+        ----------
+        field : str
+        shape : tuple of int
+        dtype : dtype-like
+
+        Returns
+        -------
+        ndarray
+            The first corner of the field's array, not always C-contiguous.
+
+        Raises
+        ------
+        ValueError
+            As for `take`.
+        """
+        import numpy as np
+
+        found = self._arrays.get(field)
+        if found is None or found.dtype != np.dtype(dtype) or found.ndim != len(shape):
+            return self.take(field, shape, dtype)
+        enough = tuple(map(max, shape, found.shape))
+        return self.take(field, enough, dtype)[tuple(map(slice, shape))]
+
     def _new_array(
         self, field: str, shape: tuple[int, ...], dtype: Any
     ) -> NDArray[Any]:

@@ -24,6 +24,11 @@ class BatchSource(Protocol):
         """Whether `prepare` has nothing to do: a thread then makes whole batches."""
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether `fetch` waits for a network: a thread of its own then calls it."""
+        ...
+
     def fetch(self, start: int, stop: int) -> list[Any]:
         """Return the samples of some positions with their bytes in memory, not mapped.
 
@@ -42,7 +47,7 @@ class BatchSource(Protocol):
         Parameters
         ----------
         items : list
-            Some of what `fetch` returned.
+            Some of what `fetch` returned, at least one.
         position : int
             Of the first.
         row, rows : int
@@ -63,7 +68,14 @@ class BatchSource(Protocol):
         ...
 
     def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:
-        """Return the batch of prepared items, on the memory of `buffers` if given."""
+        """Return the batch of prepared items, on the memory of `buffers` if given.
+
+        Items of rows that failed are left out: later rows close up, in order.
+        """
+        ...
+
+    def check(self, item: Any) -> None:
+        """Raise the error of a prepared item that only `collate` finds."""
         ...
 
     def name_of(self, position: int) -> str:

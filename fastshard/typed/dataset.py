@@ -532,6 +532,23 @@ class Dataset(BaseDataset[T]):
         """
         return self._mapped().get_many(positions)
 
+    @property
+    def _is_remote(self) -> bool:
+        return self._packed._is_remote
+
+    @property
+    def _is_finished(self) -> bool:
+        return False
+
+    def _bring(self, positions: Sequence[int]) -> list[Any]:
+        return self._packed._bring(positions)
+
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
+        return self._mapped()._finish(items, positions)
+
+    def _name_at(self, position: int) -> str:
+        return self._packed._name_at(position)
+
     async def get_many_async(self, positions: Iterable[int]) -> list[T]:
         """Do what `get_many` does in a thread, under asyncio or trio.
 
@@ -764,6 +781,15 @@ class Dataset(BaseDataset[T]):
                 samples = self._packed._iterator(WINDOW, on_error)
                 return samples, StoredCollation(reader, collate)
         return super()._batch_parts(collate, on_error)
+
+    def _loaded_parts(
+        self, collate: Callable[[list[Any]], Any]
+    ) -> tuple[BaseDataset[Any], Callable[[list[Any]], Any]]:
+        if type(collate) is Collation:
+            reader = self._stored_reader()
+            if reader is not None and reader.fields:
+                return self._packed, StoredCollation(reader, collate)
+        return super()._loaded_parts(collate)
 
     def _sample_batches(
         self, size: int, ragged: Padding

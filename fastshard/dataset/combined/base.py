@@ -7,8 +7,8 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast, overload
 
 from fastshard._core.table.order import Order
 from fastshard.dataset.base import BaseDataset, T
@@ -38,14 +38,50 @@ __all__ = [
     "CombinedDataset",
     "CombinedIterator",
     "Concat",
+    "Getter",
     "combine_identities",
     "concatenate",
+    "finish_brought",
+    "get_many",
     "merge_fields",
     "read_sources",
 ]
 
 # Attributes that have other names in pickles of version 0.1.
 RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
+
+
+class Brought(NamedTuple):
+    """Sample of a part, with its bytes in memory, not mapped."""
+
+    part: BaseDataset[Any]
+    item: Any
+    position: int
+
+
+# Reads items of a dataset by position.
+Getter: TypeAlias = Callable[[BaseDataset[Any], list[int]], list[Any]]
+
+
+def get_many(dataset: BaseDataset[Any], positions: list[int]) -> list[Any]:
+    """Return mapped items."""
+    return dataset.get_many(positions)
+
+
+def get_brought(dataset: BaseDataset[Any], positions: list[int]) -> list[Any]:
+    """Return items as `Brought`, for `finish_brought`."""
+    items = dataset._bring(positions)
+    return [Brought(dataset, item, i) for item, i in zip(items, positions, strict=True)]
+
+
+def finish_brought(items: Iterable[Brought]) -> list[Any]:
+    """Map and decode items in order; neighbours of one part together."""
+    finished: list[Any] = []
+    for _, group in groupby(items, key=lambda item: id(item.part)):
+        run = list(group)
+        positions = [item.position for item in run]
+        finished += run[0].part._finish([item.item for item in run], positions)
+    return finished
 
 
 class CombinedDataset(BaseDataset[T_co]):
@@ -81,8 +117,16 @@ class CombinedDataset(BaseDataset[T_co]):
         return self._cached_identity
 
     @abstractmethod
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        """Return unmapped items by base position."""
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        """Return the source datasets."""
+
+    @abstractmethod
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
+        """Return unmapped items by base position; `get` reads those of a part."""
+
+    @abstractmethod
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        """Finish what `_read` returned with `get_brought`."""
 
     def _with_plan(self, plan: Plan) -> Self:
         return cast(Self, self._copy(plan, self._stages))
@@ -159,9 +203,31 @@ class CombinedDataset(BaseDataset[T_co]):
         """
         numbers = range(len(self))
         resolved = [numbers[i] for i in positions]  # counted from the start
-        order = self._cached_order
-        items = self._read(resolved if order is None else [order[i] for i in resolved])
+        items = self._read(self._base_positions(resolved))
         return self._map_items(items, resolved) if self._stages else items
+
+    def _base_positions(self, positions: list[int]) -> list[int]:
+        len(self)
+        order = self._cached_order
+        return positions if order is None else [order[i] for i in positions]
+
+    @property
+    def _is_finished(self) -> bool:
+        return not self._stages and all(part._is_finished for part in self._parts())
+
+    @property
+    def _is_remote(self) -> bool:
+        return any(part._is_remote for part in self._parts())
+
+    def _bring(self, positions: Sequence[int]) -> list[Any]:
+        get = get_many if self._is_finished else get_brought
+        return self._read(self._base_positions(list(positions)), get)
+
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
+        if self._is_finished:
+            return items
+        items = self._finish_parts(items)
+        return self._map_items(items, positions) if self._stages else items
 
     def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
         """Return a dataset of ``fn(item)``, called on access.
@@ -326,7 +392,9 @@ def combine_identities(
 
 
 def read_sources(
-    datasets: Sequence[BaseDataset[Any]], sources: Sequence[tuple[int, int]]
+    datasets: Sequence[BaseDataset[Any]],
+    sources: Sequence[tuple[int, int]],
+    get: Getter = get_many,
 ) -> list[Any]:
     """Return items of several datasets, read with one call for each dataset.
 
@@ -335,12 +403,14 @@ def read_sources(
     datasets : sequence of BaseDataset
     sources : sequence of (int, int)
         The number of an item's dataset, and its position there.
+    get : callable
+        Reads the items of one dataset.
     """
     positions_of: list[list[int]] = [[] for _ in datasets]
     for k, position in sources:
         positions_of[k].append(position)
     items = [
-        iter(dataset.get_many(positions) if positions else ())
+        iter(get(dataset, positions) if positions else ())
         for dataset, positions in zip(datasets, positions_of, strict=True)
     ]
     return [next(items[k]) for k, _ in sources]
@@ -460,8 +530,19 @@ class Concat(CombinedDataset[T_co]):
         k = bisect_right(self.starts, base_position) - 1
         return k, base_position - self.starts[k]
 
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        return read_sources(self.datasets, [self.source_of(i) for i in base_positions])
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        return self.datasets
+
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
+        sources = [self.source_of(i) for i in base_positions]
+        return read_sources(self.datasets, sources, get)
+
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        return finish_brought(items)
+
+    def _name_at(self, position: int) -> str:
+        k, i = self.source_of(self._base_positions([position])[0])
+        return self.datasets[k]._name_at(i)
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None

@@ -15,7 +15,10 @@ from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.base import (
     CombinedDataset,
     Concat,
+    Getter,
     combine_identities,
+    finish_brought,
+    get_many,
     merge_fields,
     read_sources,
 )
@@ -209,8 +212,19 @@ class Mix(CombinedDataset[T_co]):
         before = ends[k - 1] if k else 0
         return k, (starts[k] + number - before) % len(self.datasets[k])
 
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        return read_sources(self.datasets, [self.source_of(i) for i in base_positions])
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        return self.datasets
+
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
+        sources = [self.source_of(i) for i in base_positions]
+        return read_sources(self.datasets, sources, get)
+
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        return finish_brought(items)
+
+    def _name_at(self, position: int) -> str:
+        k, i = self.source_of(self._base_positions([position])[0])
+        return self.datasets[k]._name_at(i)
 
     @property
     def fields(self) -> Mapping[str, FieldInfo]:
@@ -390,7 +404,10 @@ class Zip(CombinedDataset[T_co]):
         options = ("zip", self._strict)
         return combine_identities(" & ", self.datasets, self._total(), *options)
 
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        return self.datasets
+
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
         a, b = self.datasets
         if self._common is not None:
             base_positions = [self._common[i] for i in base_positions]
@@ -408,7 +425,17 @@ class Zip(CombinedDataset[T_co]):
             root = getattr(b, "untyped", b)._set.root  # of typed samples, too
             where = f"the second dataset of zip_by_key, below {root}"
             raise SampleNotFoundError(missing[0], where) from None
-        return list(zip(a.get_many(positions), b.get_many(partners), strict=True))
+        return list(zip(get(a, positions), get(b, partners), strict=True))
+
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        # Of each pair the first before the second: the error is that of the first.
+        flat = finish_brought(item for pair in items for item in pair)
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def _name_at(self, position: int) -> str:
+        base = self._base_positions([position])[0]
+        first = base if self._common is None else self._common[base]
+        return self.datasets[0]._name_at(first)
 
     def _description(self) -> Description:
         loose = "" if self._strict else "; strict=False"

@@ -182,7 +182,7 @@ class StoredCollation(Collation):
     def _collate_column(self, found: Any, name: str, lengths: dict[str, Any]) -> Any:
         if type(found) is list:
             return self.collate_objects(found, name, lengths)
-        if self.out is not None:
+        if self.out is not None or self.buffers is not None:
             out = self._output(name, found.shape, found.dtype)
             out[...] = found
             found = out

@@ -1,0 +1,106 @@
+"""Source of a loader's batches: the samples of a dataset, and their collation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastshard.dataset.batch import Collation
+
+if TYPE_CHECKING:
+    from fastshard.dataset.order.plan import Plan
+    from fastshard.loader.buffers import BufferSet
+
+__all__ = ["DatasetSource"]
+
+
+class LoadedDataset(Protocol):
+    """The parts of `BaseDataset` that a loader uses."""
+
+    @property
+    def _plan(self) -> Plan: ...
+    def __len__(self) -> int: ...
+    @property
+    def _is_finished(self) -> bool: ...
+    @property
+    def _is_remote(self) -> bool: ...
+    def _bring(self, positions: Sequence[int]) -> list[Any]: ...
+    def _prepare_rows(
+        self,
+        items: list[Any],
+        positions: Sequence[int],
+        row: int,
+        rows: int,
+        buffers: BufferSet,
+    ) -> list[Any]: ...
+    def _name_at(self, position: int) -> str: ...
+    def _state_after(
+        self, done: int, skipped: int | None = None
+    ) -> Mapping[str, Any]: ...
+
+
+class DatasetSource:
+    """Samples of a dataset for a `Loader`; implements `BatchSource`.
+
+    Parameters
+    ----------
+    dataset : BaseDataset
+        Gives the samples.
+    collate : callable
+        From a list of samples to a batch; a `Collation` writes to the loader's buffers.
+    states : BaseDataset
+        Gives the states; by default `dataset`.
+    """
+
+    def __init__(
+        self,
+        dataset: LoadedDataset,
+        collate: Callable[[list[Any]], Any],
+        states: LoadedDataset | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._states = dataset if states is None else states
+        self._count: int | None = None
+        self.is_prepared = dataset._is_finished
+        self.is_remote = dataset._is_remote
+
+    def __len__(self) -> int:
+        if self._count is None:
+            self._count = len(self._dataset)
+        return self._count
+
+    def fetch(self, start: int, stop: int) -> list[Any]:
+        """Return samples with their bytes in memory; see `BatchSource`."""
+        return self._dataset._bring(range(start, stop))
+
+    def prepare(
+        self, items: list[Any], position: int, row: int, rows: int, buffers: BufferSet
+    ) -> list[Any]:
+        """Map and decode samples; see `BatchSource`."""
+        positions = range(position, position + len(items))
+        return self._dataset._prepare_rows(items, positions, row, rows, buffers)
+
+    def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:
+        """Return the batch of prepared samples; see `BatchSource`."""
+        collate = self._collate
+        if buffers is not None and isinstance(collate, Collation):
+            collate = collate.on_buffers(buffers)
+        return collate(items)
+
+    def check(self, item: Any) -> None:
+        """Raise the error of a sample that only collation finds; see `BatchSource`."""
+        if isinstance(self._collate, Collation):
+            self._collate.check(item)
+
+    def name_of(self, position: int) -> str:
+        """Return shard and key of a sample; see `BatchSource`."""
+        try:
+            return self._dataset._name_at(position)
+        except Exception:
+            return f"position {position:,}"
+
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after the first `done` positions; see `BatchSource`."""
+        before = self._states._plan.skipped
+        return dict(self._states._state_after(done, before + skipped))

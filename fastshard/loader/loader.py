@@ -1,0 +1,342 @@
+"""Iterator over batches that threads make ahead of their use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from operator import index
+from typing import Any, NamedTuple, Self, TypeVar, cast
+from weakref import finalize
+
+from fastshard._util.options import check_choice
+from fastshard.loader.batch_work import BatchSteps, BatchWork, LoaderOnError
+from fastshard.loader.buffers import Allocate
+from fastshard.loader.cpus import count_cpus
+from fastshard.loader.lifetime import (
+    register_loader,
+    register_pipeline,
+    unregister_pipeline,
+)
+from fastshard.loader.pipeline import (
+    STOP_SECONDS,
+    Pipeline,
+    PipelineOptions,
+    StoppedError,
+    running_pipeline,
+)
+from fastshard.loader.rows import FailedRows
+from fastshard.loader.source import BatchSource
+
+__all__ = ["Loader", "LoaderOnError", "LoaderOptions"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class LoaderOptions(NamedTuple):
+    """Options of a loader; see `BaseDataset.loader`."""
+
+    batch_size: int
+    threads: int
+    ahead: int
+    hold: int
+    allocate: Allocate | None
+    copy: bool
+    drop_last: bool
+    on_error: LoaderOnError
+    timeout: float | None
+
+    @classmethod
+    def checked(
+        cls,
+        batch_size: int,
+        threads: int | None = None,
+        ahead: int = 2,
+        hold: int = 1,
+        allocate: Allocate | None = None,
+        copy: bool = False,
+        drop_last: bool = False,
+        on_error: LoaderOnError = "raise",
+        timeout: float | None = None,
+    ) -> LoaderOptions:
+        """Return options; raise ValueError or TypeError for one that is invalid."""
+        if threads is None:
+            threads = count_cpus()
+        for name, number, least in (
+            ("batch_size", batch_size, 1),
+            ("threads", threads, 1),
+            ("ahead", ahead, 0),
+            ("hold", hold, 1),
+        ):
+            if index(number) < least:
+                raise ValueError(f"{name} must be at least {least}, got {number}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be positive, got {timeout}")
+        if allocate is not None and not callable(allocate):
+            kind = type(allocate).__name__
+            raise TypeError(f"allocate must be a function, got {kind}")
+        check_choice("on_error", on_error, ("raise", "skip", "mask"))
+        return cls(
+            index(batch_size),
+            index(threads),
+            index(ahead),
+            index(hold),
+            allocate,
+            bool(copy),
+            bool(drop_last),
+            on_error,
+            timeout,
+        )
+
+
+class Loader(Iterator[T_co]):
+    """Iterator over batches that threads make ahead, with a state to resume from.
+
+    `Dataset.loader` makes it. Batches are those of `Dataset.batches`, in the same
+    order. Threads start at the first call of ``next``. They end when the loader is
+    exhausted, closed or deleted, at ctrl-C in ``next``, and at interpreter exit: each
+    after the sample or the read that it is busy with.
+
+    A batch is lent: its arrays are overwritten once `hold` more batches were asked for,
+    unless the loader was made with ``copy=True``.
+
+    A forked child continues with threads of its own, and its parent with those that it
+    has.
+
+    Parameters
+    ----------
+    source : BatchSource
+    options : LoaderOptions
+    is_skippable : callable
+        As of `BatchSteps`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> with ds.loader(40) as loader:
+    ...     for batch in loader:
+    ...         batch["__key__"][0], batch["cls"].sum(), loader.position
+    ('000000', np.int64(180), 40)
+    ('000040', np.int64(180), 80)
+    ('000080', np.int64(90), 100)
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        options: LoaderOptions,
+        is_skippable: Callable[[Exception], bool],
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._is_skippable = is_skippable
+        self._lock = threading.Lock()
+        self._pipeline: Pipeline | None = None
+        self._finalizer: finalize[Any, Any] | None = None
+        self._is_closed = False
+        self._done = 0  # position after the batches so far
+        self._skipped = 0
+        # After errors that were raised, which are not in the state before the next
+        # batch: the position and the number of skipped samples.
+        self._passed = 0, 0
+        self._failed_rows: FailedRows | None = None
+        if options.on_error != "raise":
+            masks = options.on_error == "mask"
+            self._failed_rows = FailedRows(masks, source.name_of)
+        register_loader(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Loader cannot be pickled: send the dataset and loader.state_dict(), and "
+            "call ds.loader(..., state=state) in the other process"
+        )
+
+    def __repr__(self) -> str:
+        options = self._options
+        threads = f"{options.threads} thread" + "s" * (options.threads != 1)
+        skipped = f"; {self._skipped:,} skipped" if self._skipped else ""
+        closed = "; closed" if self._is_closed else ""
+        return (
+            f"Loader(position {self._done:,}; {options.batch_size:,} each; "
+            f"{threads}{skipped}{closed})"
+        )
+
+    def __len__(self) -> int:
+        """Return the number of remaining batches.
+
+        Returns
+        -------
+        int
+
+        Examples
+        --------
+        >>> loader = ds.loader(40)
+        >>> _ = next(loader)
+        >>> len(loader), len(ds.loader(40, drop_last=True))
+        (2, 2)
+        """
+        if self._is_closed:
+            return 0
+        left = max(0, len(self._source) - self._passed[0])
+        size = self._options.batch_size
+        return left // size if self._options.drop_last else -(-left // size)
+
+    def __length_hint__(self) -> int:
+        return 0  # `list` must not count the samples of unread shards
+
+    @property
+    def position(self) -> int:
+        """The position of the first sample after the batches so far."""
+        return self._done
+
+    @property
+    def skipped(self) -> int:
+        """The number of samples that were skipped or masked in the batches so far."""
+        return self._skipped
+
+    def __next__(self) -> T_co:
+        if self._pipeline is not None and running_pipeline() is self._pipeline:
+            raise RuntimeError(
+                "a function that a loader calls must not ask the loader for batches"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("another thread is in this iterator")
+        try:
+            return self._next()
+        finally:
+            self._lock.release()
+
+    def _next(self) -> T_co:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            pipeline = self._pipeline
+            if pipeline is None:
+                pipeline = self._begin()
+            if len(self) == 0:
+                self.close()
+                raise StopIteration
+            work = pipeline.take(self._options.timeout)
+        except StoppedError:
+            raise StopIteration from None
+        except BaseException:
+            self._halt()
+            raise
+        if work is None:
+            raise TimeoutError(
+                f"no batch within {self._options.timeout:g} s, from position "
+                f"{self._passed[0]:,}; next waits for the same batch again"
+            )
+        return self._return(work)
+
+    def _begin(self) -> Pipeline:
+        """Return a new pipeline that begins after the batches so far."""
+        options = self._options
+        pipeline = Pipeline(
+            BatchSteps(self._source, options.on_error, self._is_skippable),
+            PipelineOptions(
+                options.batch_size,
+                options.threads,
+                options.ahead,
+                options.hold,
+                options.copy,
+                options.allocate,
+            ),
+            self._passed[0],
+            len(self._source),
+            len(self),
+        )
+        register_pipeline(pipeline)
+        self._finalizer = finalize(self, _stop, pipeline)
+        self._finalizer.atexit = False  # `lifetime` stops all together
+        self._pipeline = pipeline
+        return pipeline
+
+    def _return(self, work: BatchWork) -> T_co:
+        """Return a batch and count it, or raise its error."""
+        self._passed = work.stop, self._passed[1] + len(work.failures)
+        error = work.error
+        if error is not None:
+            work.error = None
+            if not isinstance(error, Exception):  # as KeyboardInterrupt
+                self._halt()
+            raise error
+        rows = self._failed_rows
+        batch = work.value if rows is None else rows.add(work)
+        self._done, self._skipped = self._passed
+        return cast(T_co, batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches that were returned.
+
+        Returns
+        -------
+        dict
+            JSON values of less than 1 KB, as of `Dataset.batches`: for `Dataset.loader`
+            with any number of threads, `Dataset.batches` and `Dataset.resume`.
+
+        Raises
+        ------
+        FormatError, OSError
+            The samples of a shard cannot be counted.
+
+        Examples
+        --------
+        >>> loader = ds.loader(40)
+        >>> _ = next(loader)
+        >>> loader.state_dict()["position"]
+        40
+        >>> rest = ds.batches(40, state=loader.state_dict())
+        >>> next(rest)["__key__"][0]
+        '000040'
+        """
+        return self._source.state_after(self._done, self._skipped)
+
+    def close(self) -> None:
+        """End the iteration and its threads.
+
+        Waits at most a second for what they are doing; a thread in a function that
+        takes longer ends after it.
+
+        Examples
+        --------
+        >>> loader = ds.loader(40)
+        >>> loader.close()
+        >>> next(loader, "no more")
+        'no more'
+        """
+        self._is_closed = True
+        pipeline = self._pipeline
+        self._halt()
+        if pipeline is not None and running_pipeline() is not pipeline:
+            pipeline.join(time.monotonic() + STOP_SECONDS)
+
+    def _halt(self) -> None:
+        """Stop the threads; the next call of ``next`` begins after the last batch."""
+        self._pipeline = None
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = None
+
+    def _continue_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._pipeline = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+            self._finalizer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _stop(pipeline: Pipeline) -> None:
+    """Stop the threads of a loader that is garbage or at its end."""
+    unregister_pipeline(pipeline)
+    pipeline.stop()

@@ -1,0 +1,433 @@
+"""Threads that make batches ahead of their consumer, in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fastshard.loader.batch_work import BatchSteps, BatchWork
+from fastshard.loader.buffers import Allocate, BufferSet
+
+__all__ = ["Pipeline", "PipelineOptions", "StoppedError", "running_pipeline"]
+
+MIN_CHUNK, MAX_CHUNK = 4, 8  # samples that a thread claims at a time
+CHUNKS_PER_THREAD = 4  # of a batch, with chunks of MAX_CHUNK
+STOP_SECONDS = 1.0  # that `join` waits for threads
+DIRECT_NS = 1_000_000  # to make a batch: below, threads may cost more than they gain
+
+
+class PipelineOptions(NamedTuple):
+    """Sizes of a pipeline; see `Loader`."""
+
+    batch_size: int
+    threads: int
+    ahead: int
+    hold: int
+    copy: bool
+    allocate: Allocate | None
+
+
+class StoppedError(Exception):
+    """The pipeline was stopped while its consumer waited; never leaves the loader."""
+
+
+class Claim(NamedTuple):
+    """Part of a batch that a thread makes: its bytes, or the rows of a chunk."""
+
+    work: BatchWork
+    row: int
+    stop: int  # 0: fetch
+
+
+class _Running(threading.local):
+    pipeline: Pipeline | None = None
+
+
+_running = _Running()
+
+
+def running_pipeline() -> Pipeline | None:
+    """Return the pipeline that the calling thread belongs to."""
+    return _running.pipeline
+
+
+class Pipeline:
+    """Threads and the batches between them and the consumer.
+
+    Threads refer to it, and it does not refer to its loader, which stops it when it is
+    garbage. Batches are made in the memory of ``ahead + hold + 1`` buffer sets in turn.
+    Threads claim chunks of the oldest unfinished batch first.
+
+    Parameters
+    ----------
+    steps : BatchSteps
+    options : PipelineOptions
+    start, total : int
+        Position of the first sample, and the number of all samples.
+    count : int
+        Number of batches from there on.
+    """
+
+    def __init__(
+        self,
+        steps: BatchSteps,
+        options: PipelineOptions,
+        start: int,
+        total: int,
+        count: int,
+    ) -> None:
+        self._steps = steps
+        self._options = options
+        self._start = start
+        self._total = total
+        self._count = count
+        self._is_prepared = steps.source.is_prepared
+        self._is_remote = steps.source.is_remote
+        # Reentrant: a finalizer that the garbage collector runs may call `stop` in a
+        # thread that holds it. All that follows is locked by it.
+        self._lock = threading.RLock()
+        self._works: deque[BatchWork] = deque()  # opened, not taken; in order
+        self._opened = 0
+        self._asked = 0  # batches that the consumer asked for
+        self._is_asking = False
+        self._lent: deque[BufferSet] = deque()  # of the batches that were taken last
+        self._free: list[BufferSet] = []
+        self._idle: list[threading.Lock] = []  # gates of threads without work
+        self._fetcher: threading.Lock | None = None  # its gate, while it waits
+        self._error: BaseException | None = None  # of the pipeline itself
+        self._is_stopping = False
+        self._is_waiting = False  # the consumer, at its gate
+        self._threads: list[threading.Thread] = []
+        self._gate = _closed_gate()
+        self._given = 0  # time of the last batch, ns
+        self._consumer_ns = 0  # between the last batch and the next call
+        self._make_ns = 0  # that the last batch took a thread, if one made it whole
+
+    # -- The consumer
+
+    def take(self, timeout: float | None) -> BatchWork | None:
+        """Remove the next batch, when it is made; None after `timeout` seconds.
+
+        Must not be called after the last batch.
+
+        Raises
+        ------
+        StoppedError
+            `stop` was called.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._ask()
+        while True:
+            with self._lock:
+                if self._error is not None:
+                    raise self._error
+                work = self._works[0] if self._works else None
+                if self._is_stopping:
+                    raise StoppedError
+                if work is not None and work.is_done:
+                    return self._give()
+                work = self._open_own(timeout)
+                if work is None:
+                    self._is_waiting = True
+            if work is not None:
+                self._make(work)
+                continue
+            if not self._threads:
+                self._start_threads()
+            if deadline is None:
+                self._gate.acquire()
+            elif not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                with self._lock:
+                    if self._is_waiting:
+                        self._is_waiting = False
+                        return None
+                self._gate.acquire()
+
+    def _ask(self) -> None:
+        """Count a call of the consumer: lent buffers may be written to again."""
+        with self._lock:
+            if self._is_asking:  # the last call ended with a timeout
+                return
+            now = time.perf_counter_ns()
+            self._consumer_ns = now - self._given if self._given else 0
+            self._is_asking = True
+            self._asked += 1
+            if len(self._lent) >= self._options.hold:
+                self._free.append(self._lent.popleft())
+            if self._threads and not self._is_direct():
+                self._wake()
+
+    def _give(self) -> BatchWork:
+        work = self._works.popleft()
+        self._is_asking = False
+        if work.buffers is not None and not self._options.copy:
+            self._lent.append(work.buffers)
+        self._given = time.perf_counter_ns()
+        return work
+
+    def ready(self) -> int:
+        """Return the number of batches that are made and not taken."""
+        with self._lock:
+            return sum(work.is_done for work in self._works)
+
+    def _is_direct(self) -> bool:
+        """Whether the consumer makes all batches: it leaves no time to others.
+
+        A batch of arrays is stacked sooner than it is handed over by a thread.
+        """
+        return (
+            self._is_prepared
+            and not self._is_remote
+            and self._make_ns < DIRECT_NS
+            and self._consumer_ns < self._make_ns // 2
+        )
+
+    def _open_own(self, timeout: float | None) -> BatchWork | None:
+        """Return the next batch for the consumer to make, if no thread began it."""
+        if self._works or timeout is not None:
+            return None
+        if not self._is_prepared or self._is_remote:
+            return None
+        if not self._threads and self._make_ns and not self._is_direct():
+            self._start_threads()
+        return self._open()
+
+    def _make(self, work: BatchWork) -> None:
+        """Make a whole batch of a local dataset that needs no preparation."""
+        began = time.perf_counter_ns()
+        self._fetch(work)
+        self._prepare_chunk(work, 0, work.rows)
+        with self._lock:
+            self._make_ns = time.perf_counter_ns() - began
+
+    # -- The threads
+
+    def _start_threads(self) -> None:
+        """Start the threads; fewer, if the system has no more."""
+        bodies: list[Callable[[], None]] = [self._run] * self._options.threads
+        if self._is_remote:
+            bodies.insert(0, self._run_fetcher)
+        for k, body in enumerate(bodies):
+            name = f"fastshard-loader-{k}"
+            thread = threading.Thread(
+                target=_run_body, args=(self, body), name=name, daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                if k == 0 or (self._is_remote and k == 1):
+                    self.stop()
+                    raise
+                break
+            self._threads.append(thread)
+
+    def _run(self) -> None:
+        """Claim work and do it; the body of a thread."""
+        gate = _closed_gate()
+        while True:
+            with self._lock:
+                if self._is_stopping:
+                    return
+                claim = self._claim()
+                if claim is None:
+                    if self._is_over():
+                        return
+                    self._idle.append(gate)
+            if claim is None:
+                if self._is_stopping:  # set by a finalizer, before the gate was listed
+                    return
+                gate.acquire()
+            elif claim.stop == 0 and self._is_prepared:
+                self._make(claim.work)
+            elif claim.stop == 0:
+                self._fetch(claim.work)
+            else:
+                self._prepare_chunk(claim.work, claim.row, claim.stop)
+
+    def _claim(self) -> Claim | None:
+        """Return the next part of the oldest unfinished batch, or None."""
+        limit = self._limit()
+        for work in self._works:
+            if work.number >= limit:
+                return None
+            if not work.is_fetched or work.claimed == work.rows:
+                continue
+            if work.buffers is None:
+                work.buffers = self._take_buffers()
+            row = work.claimed
+            work.claimed = min(row + self._chunk(work), work.rows)
+            return Claim(work, row, work.claimed)
+        if self._is_remote or self._opened >= limit:
+            return None
+        return Claim(self._open(), 0, 0)
+
+    def _limit(self) -> int:
+        """Return the number of the first batch that must not be begun yet."""
+        return min(self._count, self._asked + self._options.ahead + 1)
+
+    def _chunk(self, work: BatchWork) -> int:
+        if self._is_prepared or work.error is not None:
+            return work.rows
+        share = work.rows // (CHUNKS_PER_THREAD * self._options.threads)
+        return min(max(share, MIN_CHUNK), MAX_CHUNK)
+
+    def _open(self) -> BatchWork:
+        """Begin the next batch."""
+        size = self._options.batch_size
+        start = self._start + self._opened * size
+        work = BatchWork(self._opened, start, min(start + size, self._total))
+        self._opened += 1
+        self._works.append(work)
+        if not self._is_remote:
+            work.buffers = self._take_buffers()
+        return work
+
+    def _take_buffers(self) -> BufferSet:
+        if self._free:
+            return self._free.pop()
+        return BufferSet(self._options.allocate)
+
+    def _is_over(self) -> bool:
+        """Return whether no work will come: all batches are claimed."""
+        return self._opened == self._count and all(
+            work.claimed == work.rows for work in self._works
+        )
+
+    def _fetch(self, work: BatchWork) -> None:
+        """Fetch the samples of a batch; let threads prepare them."""
+        self._steps.fetch(work)
+        with self._lock:
+            self._open_chunks(work)
+
+    def _open_chunks(self, work: BatchWork) -> None:
+        """Let threads claim chunks of a batch that was fetched."""
+        work.is_fetched = True
+        if self._is_prepared and not self._is_remote:
+            work.claimed = work.rows  # by the thread that fetched it
+            return
+        self._wake(-(-work.rows // self._chunk(work)) - (not self._is_remote))
+
+    def _prepare_chunk(self, work: BatchWork, row: int, stop: int) -> None:
+        """Prepare a chunk; collate the batch after the last one."""
+        if not self._is_prepared and not work.fails_before(row):
+            self._steps.prepare(work, row, stop)
+        with self._lock:
+            work.left -= stop - row
+            if work.left:
+                return
+        self._steps.collate(work, work.buffers)
+        with self._lock:
+            work.is_done = True
+            if self._is_waiting and self._works and self._works[0] is work:
+                self._is_waiting = False
+                self._gate.release()
+
+    def _wake(self, count: int = 1) -> None:
+        """Let idle threads look for work."""
+        for _ in range(min(count, len(self._idle))):
+            self._idle.pop().release()
+        if self._fetcher is not None:
+            self._fetcher.release()
+            self._fetcher = None
+
+    # -- The thread that fetches from a network
+
+    def _run_fetcher(self) -> None:
+        """Fetch the samples of several batches at a time; the body of a thread."""
+        gate = _closed_gate()
+        while True:
+            with self._lock:
+                if self._is_stopping or self._opened == self._count:
+                    return
+                works = self._open_fetched()
+                if not works:
+                    self._fetcher = gate
+            if works:
+                self._fetch_plan(works)
+            elif self._is_stopping:
+                return
+            else:
+                gate.acquire()
+
+    def _open_fetched(self) -> list[BatchWork]:
+        """Open the batches to fetch next: the first alone, then `ahead` at a time."""
+        most = max(1, self._options.ahead)
+        count = min(self._count, self._limit() + most) - self._opened
+        if self._opened == 0:
+            return [self._open()]
+        is_part = count < most and self._opened + count < self._count
+        if is_part and any(not work.claimed for work in self._works):
+            return []  # later, more together: threads have work
+        return [self._open() for _ in range(count)]
+
+    def _fetch_plan(self, works: list[BatchWork]) -> None:
+        """Fetch batches together; after an error each by itself."""
+        first, last = works[0], works[-1]
+        items: list[object] | None = None
+        if len(works) > 1:
+            try:
+                items = self._steps.source.fetch(first.start, last.stop)
+            except Exception:
+                items = None
+        for work in works:
+            if items is None:
+                self._steps.fetch(work)
+            else:
+                work.items = items[work.start - first.start : work.stop - first.start]
+            with self._lock:
+                self._open_chunks(work)
+
+    # -- The end
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error that is not a sample's; the consumer raises it."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            self._release_consumer()
+
+    def stop(self) -> None:
+        """Let threads end after what they are doing; also called by finalizers."""
+        with self._lock:
+            self._is_stopping = True
+            self._wake(len(self._idle))
+            self._release_consumer()
+
+    def _release_consumer(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._gate.release()
+
+    def join(self, deadline: float) -> bool:
+        """Wait for the threads until a time of `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether all have ended.
+        """
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _closed_gate() -> threading.Lock:
+    """Return a lock that is held: a thread that acquires it waits for a release."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
+def _run_body(pipeline: Pipeline, body: Callable[[], None]) -> None:
+    """Run the body of a thread; its errors reach the consumer."""
+    _running.pipeline = pipeline
+    try:
+        body()
+    except BaseException as error:
+        pipeline.fail(error)
+    finally:
+        _running.pipeline = None

@@ -1,0 +1,154 @@
+"""Rows of samples that failed: left out of a batch, or zeros in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastshard.loader.batch_work import BatchWork
+from fastshard.loader.buffers import BufferSet
+
+__all__ = ["OK", "SKIPPED", "FailedRows"]
+
+SKIPPED, OK = "__skipped__", "__ok__"
+
+
+class FailedRows:
+    """Adds to batches what failed in them, as ``on_error="skip"`` and ``"mask"`` say.
+
+    Parameters
+    ----------
+    masks : bool
+        Put zeros in place of rows that failed; otherwise they are left out.
+    name_of : callable
+        ``name_of(position)`` returns the name of a sample, for messages.
+    """
+
+    def __init__(self, masks: bool, name_of: Callable[[int], str]) -> None:
+        self._masks = masks
+        self._name_of = name_of
+        self._template: Any = None  # a batch without rows, for one that failed whole
+
+    def add(self, work: BatchWork) -> Any:
+        """Return a made batch with the field ``__skipped__`` or ``__ok__``.
+
+        Raises
+        ------
+        TypeError
+            Rows are masked, and the batch is no dict.
+        Exception
+            All rows of the first batch failed, so that the fields are not known.
+        """
+        batch = work.value
+        is_empty = len(work.failures) == work.rows
+        if is_empty:
+            batch = self._template
+            if batch is None and self._masks:
+                raise self._describe(work)
+            batch = {} if batch is None else resize_rows(batch, 0)
+        elif self._template is None:
+            self._template = resize_rows(batch, 0)
+        if not self._masks:
+            return self._add_skipped(batch, work)
+        if not isinstance(batch, dict):
+            kind = type(batch).__name__
+            raise TypeError(f'on_error="mask" needs batches that are dicts, got {kind}')
+        import numpy as np
+
+        ok = np.ones(work.rows, bool)
+        ok[list(work.failures)] = False
+        if work.failures:
+            assert work.buffers is not None
+            batch = spread_rows(batch, ok, work.buffers)
+        return batch | {OK: ok}
+
+    def _add_skipped(self, batch: Any, work: BatchWork) -> Any:
+        if not isinstance(batch, dict):  # a tuple, or a function's own
+            return batch
+        rows = sorted(work.failures)
+        return batch | {
+            SKIPPED: [
+                (work.start + row, self._name(work, row), _text(work.failures[row]))
+                for row in rows
+            ]
+        }
+
+    def _name(self, work: BatchWork, row: int) -> str:
+        member = getattr(work.failures[row], "member", None)
+        return member if isinstance(member, str) else self._name_of(work.start + row)
+
+    def _describe(self, work: BatchWork) -> Exception:
+        """Return the error of the first row."""
+        row = min(work.failures)
+        error = work.failures[row]
+        error.add_note(
+            f"all {work.rows} samples of the first batch failed: the shapes of its "
+            "arrays are not known"
+        )
+        return error
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def resize_rows(value: Any, count: int) -> Any:
+    """Return the value of a batch with zeros in other rows: of the same fields."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {name: resize_rows(part, count) for name, part in value.items()}
+    if isinstance(value, list):
+        return [None] * count
+    if isinstance(value, tuple):
+        parts = [resize_rows(part, count) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, np.ndarray) and value.ndim:
+        return np.zeros((count, *value.shape[1:]), value.dtype)
+    if hasattr(value, "__torch_function__") and value.ndim:
+        return value.new_zeros((count, *value.shape[1:]))
+    return value
+
+
+def spread_rows(value: Any, ok: Any, buffers: BufferSet, name: str = "") -> Any:
+    """Return the value of a batch with zeros (None in lists) where rows failed.
+
+    Parameters
+    ----------
+    value : object
+        Of the rows that did not fail.
+    ok : ndarray of bool [rows]
+    buffers : BufferSet
+        Memory of the batch, which `value` may be on.
+    name : str
+        The field's name in `buffers`, as a `Collation` names it.
+    """
+    import numpy as np
+
+    good = int(np.count_nonzero(ok))
+    if isinstance(value, dict):
+        prefix = f"{name}/" if name else ""
+        return {
+            key: spread_rows(part, ok, buffers, f"{prefix}{key}")
+            for key, part in value.items()
+        }
+    if isinstance(value, list) and len(value) == good:
+        values = iter(value)
+        return [next(values) if is_good else None for is_good in ok]
+    if isinstance(value, tuple):
+        parts = [
+            spread_rows(part, ok, buffers, f"{name}[{k}]")
+            for k, part in enumerate(value)
+        ]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, np.ndarray) and value.ndim and len(value) == good:
+        kept = value.copy()  # it may be on the memory that is written to
+        full = buffers.take(name, (len(ok), *value.shape[1:]), value.dtype)
+        full[~ok] = np.zeros((), value.dtype)
+        full[ok] = kept
+        return full
+    if hasattr(value, "__torch_function__") and value.ndim and len(value) == good:
+        full = value.new_zeros((len(ok), *value.shape[1:]))
+        full[ok.nonzero()[0].tolist()] = value
+        return full
+    return value

@@ -1,0 +1,124 @@
+"""Loader: the batches of `batches`, in order, for every kind of dataset."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import fastshard
+from support.builders import BUILDERS
+from support.servers.http import Server
+from support.tars import write_numbers
+
+COUNT = 90
+SIZE = 8
+
+
+def assert_same(found, expected):
+    """Compare batches: types, dtypes, every value."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for name in expected:
+            assert_same(found[name], expected[name])
+    elif isinstance(expected, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        assert found.tobytes() == expected.tobytes()
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected
+
+
+def assert_same_batches(ds, threads, **options):
+    """Compare a loader's batches with those of `batches`; return their number."""
+    count = 0
+    with ds.loader(SIZE, threads=threads, **options) as loader:
+        pairs = itertools.zip_longest(loader, ds.batches(SIZE, **options))
+        for found, expected in pairs:
+            assert_same(found, expected)
+            count += 1
+    return count
+
+
+def double(sample):
+    return {"n": 2 * int(sample.text("txt")), "length": len(sample["txt"])}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers"), COUNT, per=25)
+
+
+@pytest.fixture
+def ds(folder):
+    with fastshard.open(folder) as dataset:
+        yield dataset
+
+
+KINDS = {
+    "raw": lambda ds: ds,
+    "decoded": lambda ds: ds.decode(),
+    "mapped": lambda ds: ds.map(double),
+    "tuples": lambda ds: ds.map(lambda s: (len(s["txt"]), s.key)),
+    "mixed": lambda ds: fastshard.mix([ds.decode(), ds.shuffle(1).decode()], [2, 1]),
+    "mixed raw": lambda ds: fastshard.mix([ds, ds[::-1]]),
+    "joined": lambda ds: ds.map(double) + ds[::2].map(double),
+    "zipped": lambda ds: fastshard.zip_by_key(ds, ds.decode()),
+    "mapped mix": lambda ds: fastshard.mix([ds, ds]).map(double),
+}
+ORDERS = {
+    "in order": lambda ds: ds,
+    "shuffled": lambda ds: ds.shuffle(7, epoch=2),
+    "selected": lambda ds: ds[::-3],
+    "rank": lambda ds: ds.shuffle(3).split_by_rank(1, 3),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_those_of_batches(ds, kind, order):
+    part = ORDERS[order](KINDS[kind](ds))
+
+    for threads in (1, 2, 8):
+        assert assert_same_batches(part, threads) == -(-len(part) // SIZE)
+
+
+@pytest.mark.parametrize("form", BUILDERS)
+def test_batches_of_every_format(tmp_path, form):
+    builder = BUILDERS[form]
+    x, y = np.ones(40, "f4"), np.ones(5, "i4")
+    samples = [(f"{i:05}", {"x": x * i, "y": (y * i)[: 1 + i % 3]}) for i in range(60)]
+    builder.build(tmp_path / "data", samples)
+    with builder.open(tmp_path / "data") as ds:
+        for part in (ds, ds.shuffle(1), ds.decode()):
+            for threads in (1, 4):
+                assert assert_same_batches(part, threads) == 8
+
+
+def test_remote_batches(folder):
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.glob("*.tar")}
+    with (
+        Server(files) as server,
+        fastshard.open(server.url + "/d/n-{000..003}.tar") as remote,
+    ):
+        for part in (remote, remote.map(double), remote.shuffle(2).decode()):
+            assert assert_same_batches(part, 2) == -(-COUNT // SIZE)
+
+
+def test_states_are_those_of_batches(ds):
+    shuffled = ds.shuffle(5)
+    loader, batches = shuffled.loader(SIZE, threads=2), shuffled.batches(SIZE)
+    assert loader.state_dict() == batches.state_dict()
+    for _ in range(4):
+        next(loader), next(batches)
+        assert loader.state_dict() == batches.state_dict()
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = list(shuffled.loader(SIZE, threads=3, state=state, copy=True))
+    expected = list(shuffled.batches(SIZE, state=batches.state_dict()))
+    assert_same(rest, expected)
+    assert_same(list(loader)[-1], expected[-1])
+    assert loader.state_dict()["position"] == COUNT
