@@ -269,6 +269,11 @@ class Collation:
         buffers : BufferSet
             Of one batch.
 
+        Returns
+        -------
+        Collation
+            Of the same type, without `out`.
+
         Examples
         --------
         >>> from fastshard.dataset.batch import Collation

@@ -10,23 +10,23 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import finalize
 
 from fastshard._util.options import check_choice
-from fastshard.loader.batch_work import BatchSteps, BatchWork, LoaderOnError
 from fastshard.loader.buffers import Allocate
-from fastshard.loader.cpus import count_cpus
-from fastshard.loader.lifetime import (
+from fastshard.loader.source import BatchSource
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, LoaderOnError
+from fastshard.loader.threads.cpus import count_cpus
+from fastshard.loader.threads.lifetime import (
     register_loader,
     register_pipeline,
     unregister_pipeline,
 )
-from fastshard.loader.pipeline import (
+from fastshard.loader.threads.pipeline import (
     STOP_SECONDS,
     Pipeline,
     PipelineOptions,
-    StoppedError,
+    PipelineStoppedError,
     running_pipeline,
 )
-from fastshard.loader.rows import FailedRows
-from fastshard.loader.source import BatchSource
+from fastshard.loader.threads.rows import FailedRows
 
 __all__ = ["Loader", "LoaderOnError", "LoaderOptions"]
 
@@ -221,7 +221,7 @@ class Loader(Iterator[T_co]):
                 self.close()
                 raise StopIteration
             work = pipeline.take(self._options.timeout)
-        except StoppedError:
+        except PipelineStoppedError:
             raise StopIteration from None
         except BaseException:
             self._halt()

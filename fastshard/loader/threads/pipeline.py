@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastshard.loader.batch_work import BatchSteps, BatchWork
 from fastshard.loader.buffers import Allocate, BufferSet
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 
-__all__ = ["Pipeline", "PipelineOptions", "StoppedError", "running_pipeline"]
+__all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipeline"]
 
 MIN_CHUNK, MAX_CHUNK = 4, 8  # samples that a thread claims at a time
 CHUNKS_PER_THREAD = 4  # of a batch, with chunks of MAX_CHUNK
@@ -30,7 +30,7 @@ class PipelineOptions(NamedTuple):
     allocate: Allocate | None
 
 
-class StoppedError(Exception):
+class PipelineStoppedError(Exception):
     """The pipeline was stopped while its consumer waited; never leaves the loader."""
 
 
@@ -115,7 +115,7 @@ class Pipeline:
 
         Raises
         ------
-        StoppedError
+        PipelineStoppedError
             `stop` was called.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -126,7 +126,7 @@ class Pipeline:
                     raise self._error
                 work = self._works[0] if self._works else None
                 if self._is_stopping:
-                    raise StoppedError
+                    raise PipelineStoppedError
                 if work is not None and work.is_done:
                     return self._give()
                 work = self._open_own(timeout)

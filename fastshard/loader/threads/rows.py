@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastshard.loader.batch_work import BatchWork
 from fastshard.loader.buffers import BufferSet
+from fastshard.loader.threads.batch_work import BatchWork
 
 __all__ = ["OK", "SKIPPED", "FailedRows"]
 

@@ -8,7 +8,7 @@ import time
 from typing import Protocol
 from weakref import ref
 
-from fastshard.loader.pipeline import STOP_SECONDS, Pipeline
+from fastshard.loader.threads.pipeline import STOP_SECONDS, Pipeline
 
 __all__ = ["register_loader", "register_pipeline", "unregister_pipeline"]
 
