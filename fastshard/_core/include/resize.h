@@ -41,10 +41,17 @@ typedef struct {
     int bits;        /* weights sum up to 1 << bits */
 } fs_filter_t;
 
+/* Weights of a target pixel. */
+typedef struct {
+    int64_t start;  /* first source pixel */
+    int count;      /* at least 1 */
+    int16_t weights[FS_MAX_TAPS + 2];  /* a zero behind an odd number */
+} fs_taps_t;
+
 /* Weights of target pixels that are neighbours in a row. */
 typedef struct {
     int count;         /* target pixels */
-    int taps;          /* source pixels a target pixel, a multiple of 2 */
+    int taps;          /* source pixels a target pixel; see fs_taps_of */
     int shift;         /* of the sums */
     int32_t *starts;   /* [count]: first source pixel, from the row's */
     int16_t *weights;  /* [count, taps]: zeros behind the last */
@@ -100,13 +107,14 @@ static inline double fs_triangle(double x)
     return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-/* Write the weights of a target pixel; return their number, at most FS_MAX_TAPS.
+/* Write the weights of a target pixel, at most FS_MAX_TAPS.
  *
  * Running sums are rounded, not the weights: the sum is exact, and so are flat areas.
  */
-static int fs_filter_weights(
-    const fs_filter_t *filter, int64_t target, int16_t *weights, int64_t *start)
+static void fs_filter_weights(
+    const fs_filter_t *filter, int64_t target, fs_taps_t *taps)
 {
+    int16_t *weights = taps->weights;
     double sums[FS_MAX_TAPS + 2], center = fs_filter_center(filter, target);
     double sum = 0.0, unit;
     int64_t first, end;
@@ -134,18 +142,21 @@ static int fs_filter_weights(
     count -= skip;
     while (count > 1 && weights[count - 1] == 0)
         count--;
-    *start = first + skip;
-    return count < FS_MAX_TAPS ? count : FS_MAX_TAPS;
+    taps->start = first + skip;
+    taps->count = count < FS_MAX_TAPS ? count : FS_MAX_TAPS;
+    weights[taps->count] = 0;
 }
 
 /* Plain C */
 
 static void fs_sum_rows_plain(
     int16_t *row, size_t n, const uint8_t *at, ptrdiff_t stride,
-    const int16_t *weights, int count, int shift)
+    const fs_taps_t *taps, int shift)
 {
-    int32_t sums[FS_BLOCK];
+    const int16_t *weights = taps->weights;
+    const int count = taps->count;
     const int32_t half = (int32_t)1 << (shift - 1);
+    int32_t sums[FS_BLOCK];
     size_t begin, i, size;
     int k;
 
@@ -153,34 +164,39 @@ static void fs_sum_rows_plain(
         size = n - begin < FS_BLOCK ? n - begin : FS_BLOCK;
         for (i = 0; i < size; i++)
             sums[i] = half;
-        for (k = 0; k + 1 < count; k += 2) {
+        for (k = 0; k + 4 <= count; k += 4) {
             const uint8_t *one = at + begin + k * stride, *two = one + stride;
-            const int16_t a = weights[k], b = weights[k + 1];
+            const uint8_t *three = two + stride, *four = three + stride;
+            const int16_t *by = weights + k;
 
             for (i = 0; i < size; i++)
-                sums[i] += one[i] * a + two[i] * b;
+                sums[i] += one[i] * by[0] + two[i] * by[1] + three[i] * by[2] +
+                           four[i] * by[3];
         }
-        if (k < count) {
+        for (; k < count; k++) {
             const uint8_t *one = at + begin + k * stride;
-            const int16_t a = weights[k];
+            const int16_t by = weights[k];
 
             for (i = 0; i < size; i++)
-                sums[i] += one[i] * a;
+                sums[i] += one[i] * by;
         }
         for (i = 0; i < size; i++)
             row[begin + i] = (int16_t)(sums[i] >> shift);
     }
 }
 
+/* `channels` and `taps` are constants where it is called, so that loops unroll. */
 static inline void fs_sum_columns_by(
-    uint8_t *out, const int16_t *row, const fs_columns_t *columns, int channels)
+    uint8_t *out, const int16_t *row, const fs_columns_t *columns, int first,
+    int channels, int taps)
 {
-    const int taps = columns->taps, shift = columns->shift;
-    const int16_t *weights = columns->weights;
+    const int shift = columns->shift;
+    const int16_t *weights = columns->weights + (size_t)first * taps;
     int32_t sums[4];
     int x, k, c;
 
-    for (x = 0; x < columns->count; x++, weights += taps, out += channels) {
+    out += (size_t)first * channels;
+    for (x = first; x < columns->count; x++, weights += taps, out += channels) {
         const int16_t *at = row + (size_t)columns->starts[x] * channels;
 
         for (c = 0; c < channels; c++)
@@ -193,16 +209,62 @@ static inline void fs_sum_columns_by(
     }
 }
 
+/* Pixels from `first` on. */
 static void fs_sum_columns_plain(
-    uint8_t *out, const int16_t *row, const fs_columns_t *columns, int channels)
+    uint8_t *out, const int16_t *row, const fs_columns_t *columns, int first,
+    int channels)
 {
-    if (channels == 3)
-        fs_sum_columns_by(out, row, columns, 3);
+    if (channels == 3 && columns->taps == 4)
+        fs_sum_columns_by(out, row, columns, first, 3, 4);
+    else if (channels == 3 && columns->taps == 2)
+        fs_sum_columns_by(out, row, columns, first, 3, 2);
+    else if (channels == 3)
+        fs_sum_columns_by(out, row, columns, first, 3, columns->taps);
     else if (channels == 1)
-        fs_sum_columns_by(out, row, columns, 1);
+        fs_sum_columns_by(out, row, columns, first, 1, columns->taps);
     else
-        fs_sum_columns_by(out, row, columns, 4);
+        fs_sum_columns_by(out, row, columns, first, 4, columns->taps);
 }
+
+/* The instructions of this processor */
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(FS_NO_SIMD)
+#include "resize_x86.h"
+
+static inline int fs_best_level(void)
+{
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2"))
+        return FS_AVX2;
+    return __builtin_cpu_supports("sse4.1") ? FS_SSE41 : FS_PLAIN;
+}
+
+static inline void fs_sum_rows(
+    int level, int16_t *row, size_t n, const uint8_t *at, ptrdiff_t stride,
+    const fs_taps_t *taps, int shift)
+{
+    if (level == FS_AVX2 && n >= 32)
+        fs_sum_rows_avx2(row, n, at, stride, taps, shift);
+    else if (level != FS_PLAIN && n >= 16)
+        fs_sum_rows_sse41(row, n, at, stride, taps, shift);
+    else
+        fs_sum_rows_plain(row, n, at, stride, taps, shift);
+}
+
+static inline void fs_sum_columns(
+    int level, uint8_t *out, const int16_t *row, const fs_columns_t *columns,
+    int channels)
+{
+    int first = 0;
+
+    if (level == FS_AVX2)
+        first = fs_sum_columns_avx2(out, row, columns, channels);
+    else if (level == FS_SSE41)
+        first = fs_sum_columns_sse41(out, row, columns, channels);
+    fs_sum_columns_plain(out, row, columns, first, channels);
+}
+
+#else
 
 static inline int fs_best_level(void)
 {
@@ -211,10 +273,10 @@ static inline int fs_best_level(void)
 
 static inline void fs_sum_rows(
     int level, int16_t *row, size_t n, const uint8_t *at, ptrdiff_t stride,
-    const int16_t *weights, int count, int shift)
+    const fs_taps_t *taps, int shift)
 {
     (void)level;
-    fs_sum_rows_plain(row, n, at, stride, weights, count, shift);
+    fs_sum_rows_plain(row, n, at, stride, taps, shift);
 }
 
 static inline void fs_sum_columns(
@@ -222,8 +284,10 @@ static inline void fs_sum_columns(
     int channels)
 {
     (void)level;
-    fs_sum_columns_plain(out, row, columns, channels);
+    fs_sum_columns_plain(out, row, columns, 0, channels);
 }
+
+#endif
 
 /* Resize */
 
@@ -274,23 +338,24 @@ static int64_t fs_columns_fill(
     fs_columns_t *columns, const fs_filter_t *filter, int64_t first, int flip,
     int64_t *width)
 {
-    int16_t weights[FS_MAX_TAPS + 2];
-    int64_t start, end, low, high = 0;
-    int x, count, place;
+    int64_t end, low, high = 0;
+    fs_taps_t taps;
+    int16_t *weights;
+    int x, place;
 
     fs_filter_span(filter, fs_filter_center(filter, first), &low, &end);
     for (x = 0; x < columns->count; x++) {
         place = flip ? columns->count - 1 - x : x;
-        count = fs_filter_weights(filter, first + x, weights, &start);
-        if (count > columns->taps)
-            count = columns->taps;
-        if (start + count > high)
-            high = start + count;
-        memcpy(columns->weights + (size_t)place * columns->taps, weights,
-               count * sizeof *weights);
-        memset(columns->weights + (size_t)place * columns->taps + count, 0,
-               (columns->taps - count) * sizeof *weights);
-        columns->starts[place] = (int32_t)(start - low);
+        fs_filter_weights(filter, first + x, &taps);
+        if (taps.count > columns->taps)
+            taps.count = columns->taps;
+        if (taps.start + taps.count > high)
+            high = taps.start + taps.count;
+        weights = columns->weights + (size_t)place * columns->taps;
+        memcpy(weights, taps.weights, taps.count * sizeof *weights);
+        memset(weights + taps.count, 0,
+               (columns->taps - taps.count) * sizeof *weights);
+        columns->starts[place] = (int32_t)(taps.start - low);
     }
     *width = high - low;
     return low;
@@ -301,22 +366,29 @@ static inline size_t fs_rounded_up(size_t size)
     return (size + 63) & ~(size_t)63;
 }
 
+/* An upper bound of the taps of a target pixel, rounded up as vectors need it. */
+static inline int fs_taps_of(const fs_filter_t *filter, int channels)
+{
+    const int several = channels == 1 ? 4 : 2;
+
+    return ((int)ceil(2.0 * filter->support) + several - 1) / several * several;
+}
+
 /* Resize in strips of target columns. */
 static int fs_resize_strips(
     const fs_picture_t *source, const fs_filter_t *across, const fs_filter_t *down,
     const fs_picture_t *target, uint8_t *out, int flip, int level)
 {
     const int channels = source->channels;
-    const int taps = ((int)ceil(2.0 * across->support) + 1) & ~1;
-    int16_t weights[FS_MAX_TAPS + 2];
+    const int taps = fs_taps_of(across, channels);
     double widest = (FS_STRIP_SOURCE - 2.0 * across->support - 2.0) / across->scale;
     int strip = widest < FS_STRIP_TARGET ? (int)widest : FS_STRIP_TARGET;
     size_t row_size, starts_size, weights_size;
-    int64_t x, y, low, width, start, place;
+    int64_t x, y, low, width, place;
     fs_columns_t columns;
+    fs_taps_t above;
     uint8_t *memory;
     int16_t *row;
-    int count;
 
     if (strip > target->width)
         strip = (int)target->width;
@@ -338,11 +410,11 @@ static int fs_resize_strips(
         low = fs_columns_fill(&columns, across, x, flip, &width);
         place = (flip ? target->width - x - columns.count : x) * channels;
         for (y = 0; y < target->height; y++) {
-            count = fs_filter_weights(down, y, weights, &start);
+            fs_filter_weights(down, y, &above);
             fs_sum_rows(
                 level, row, (size_t)(width * channels),
-                source->base + start * source->stride + low * channels,
-                source->stride, weights, count, down->bits - FS_FRACTION);
+                source->base + above.start * source->stride + low * channels,
+                source->stride, &above, down->bits - FS_FRACTION);
             fs_sum_columns(
                 level, out + y * target->stride + place, row, &columns, channels);
         }

@@ -1,6 +1,8 @@
 """Resize, orientation and luma of pictures, against Pillow."""
 
+import ctypes
 import math
+import mmap
 import threading
 from functools import partial
 
@@ -15,7 +17,7 @@ from fastshard._core.loader.resize import (
     resize_into,
 )
 
-Image = pytest.importorskip("PIL.Image", reason="needs the extra images")
+Image = pytest.importorskip("PIL.Image", reason="no PIL for this Python")
 
 LEVELS = ("plain", "sse4.1", "avx2")
 LEVELS = LEVELS[: LEVELS.index(instruction_set()) + 1]
@@ -262,3 +264,33 @@ def test_threads_resize_at_once_without_the_gil():
     assert counted > 100
     for out in outs:
         assert (out == want).all()
+
+
+def guarded(nbytes):
+    """Return memory that ends at a page that cannot be touched, and its mapping."""
+    pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    mapping = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    memory = np.frombuffer(mapping, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    last = ctypes.c_void_p(memory.ctypes.data + pages)
+    assert libc.mprotect(last, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    return memory[pages - nbytes : pages], mapping
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_no_byte_behind_the_pictures_is_touched(channels):
+    """Sources and targets end at a page without access: a touch ends the process."""
+    rng = np.random.default_rng(channels)
+    for _ in range(60):
+        height, width, to_height, to_width = map(int, rng.integers(1, 60, 4))
+        memory, _source = guarded(height * width * channels)
+        pixels = memory.reshape(height, width, channels)
+        pixels[:] = picture(height, width, channels)
+        memory, _target = guarded(to_height * to_width * channels)
+        out = memory.reshape(to_height, to_width, channels)
+        for level in LEVELS:
+            for flip in (False, True):
+                box = 0, 0, width, height
+                resize_into(pixels, box, out, level=level, flip=flip)
+        turned, _turned = guarded(height * width * channels)
+        orient_into(pixels, turned.reshape(width, height, channels), 6)
