@@ -46,15 +46,22 @@ from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
-from fastshard.errors import ClosedError, FastshardError, FormatError
+from fastshard.errors import (
+    ClosedError,
+    FastshardError,
+    FieldNotFoundError,
+    FormatError,
+)
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
+from fastshard.loader.tokens import Packing, TokenOptions
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
+    from fastshard.dataset.tokens import TokenDataset
     from fastshard.dataset.verify import Fault
 
 __all__ = [
@@ -804,6 +811,103 @@ class Dataset(BaseDataset[T_co]):
         self._require_unmapped("decode")
         _check_fields("decode", fields)
         return self.map(DecodeStage(fields))
+
+    def tokens(
+        self,
+        field: str,
+        length: int,
+        *,
+        dtype: DTypeLike | None = None,
+        stride: int | None = None,
+        eos: int | None = None,
+        pack: Packing = "stream",
+        documents: bool = False,
+        drop_last: bool = True,
+    ) -> TokenDataset[Any]:
+        """Return a dataset of windows over the tokens of all samples.
+
+        A sample is a document: one field has its tokens. Documents follow each other
+        in the order of this dataset; ``shuffle`` and ``split_by_rank`` of the result
+        act on windows.
+
+        Parameters
+        ----------
+        field : str
+            One-dimensional arrays of one dtype (``npy``), or raw tokens (``bin``).
+        length : int
+            Tokens of a window.
+        dtype : dtype-like, optional
+            Type of raw tokens, whose number is known from the index. Arrays have
+            their own, which must be this one if it is given; their headers are read
+            once.
+        stride : int, optional
+            Tokens from the start of a window to that of the next, for
+            ``pack="stream"``; by default ``length - 1``: the next window begins with
+            the last token.
+        eos : int, optional
+            Token put between documents.
+        pack : {"stream", "best-fit"}, default "stream"
+            ``"stream"``: windows of all documents after each other. ``"best-fit"``:
+            rows of whole documents, packed in blocks of 10,000 documents by best fit
+            in decreasing order of length, with zeros behind; longer documents are cut
+            into rows, and what is left of them is packed.
+        documents : bool, default False
+            Windows are dicts: ``tokens``; ``document``, int32 [length], the number of
+            each token's document, from 0 in a window; and ``position``, int32
+            [length], of the token in its document, or in what the window has of it.
+            `eos` belongs to the document before it. Padding has document -1 and
+            position 0.
+        drop_last : bool, default True
+            Drop the tokens behind the last whole window of a stream. False: they are a
+            window of their own, filled with `eos`, or with zeros without one.
+
+        Returns
+        -------
+        TokenDataset
+            ``tokens[i]`` is an array [length], ``tokens.batches(n)`` gives arrays
+            [n, length], of the documents' dtype: copies, owned by the caller. With
+            ``documents=True``, dicts of them.
+
+        Raises
+        ------
+        ValueError
+            An option is out of range, `eos` is outside of the dtype, or there is no
+            document. The last two when tokens are counted, on first use.
+        FormatError
+            On first use: a document has another dtype, several axes, or a size that
+            is no multiple of a token's.
+        FieldNotFoundError
+            On first use: a sample lacks the field.
+        FastshardError
+            The samples are mapped or decoded already.
+
+        Examples
+        --------
+        >>> windows = ds.tokens("npy", 5)
+        >>> len(windows), windows[0]
+        (99, array([0., 0., 0., 0., 1.], dtype=float32))
+        >>> next(windows.shuffle(seed=7).batches(32)).shape
+        (32, 5)
+        >>> ds.tokens("txt", 8, dtype="u1", eos=10)[0].tobytes()
+        b'text 0\\nt'
+        """
+        import numpy as np
+
+        from fastshard.dataset.tokens import TokenDataset, TokenDocuments
+
+        self._require_unmapped("tokens")
+        if not isinstance(field, str):
+            raise TypeError(f"field must be str, got {type(field).__name__}")
+        if self._fields is not None and field not in self._fields:
+            raise FieldNotFoundError(
+                field, f"the selected fields, {', '.join(self._fields)}"
+            )
+        options = TokenOptions.checked(length, stride, eos, pack, documents, drop_last)
+        kind = None if dtype is None else np.dtype(dtype)
+        if kind is not None and kind.kind not in "biufc":
+            raise ValueError(f"tokens must be numbers, got dtype {kind}")
+        found = TokenDocuments(self._set, self._plan, field, kind, options)
+        return TokenDataset(found)
 
     def exclude(self, shards: Iterable[str | int]) -> Dataset[T_co]:
         """Return the dataset without some shards.

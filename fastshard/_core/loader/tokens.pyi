@@ -1,0 +1,93 @@
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastshard._core.dataset.locator import SampleLocator
+
+@final
+class DocumentLengths:
+    @property
+    def dtype(self) -> np.dtype[Any] | None: ...
+    @property
+    def lengths(self) -> Any: ...
+    @property
+    def members(self) -> Any: ...
+    def __new__(
+        cls,
+        samples: Any,
+        positions: Sequence[int] | NDArray[np.int64],
+        field: str,
+        dtype: np.dtype[Any] | None,
+    ) -> DocumentLengths: ...
+    def read_raw(self) -> None: ...
+    def read_arrays(self) -> None: ...
+    def read_headers(self) -> None: ...
+
+@final
+class Runs:
+    def __new__(cls) -> Runs: ...
+
+@final
+class TokenTable:
+    @property
+    def documents(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    def __new__(
+        cls,
+        locator: SampleLocator,
+        field: str,
+        lengths: NDArray[np.int64],
+        members: NDArray[np.uint32],
+        itemsize: int,
+        separator: bytes,
+        raw: bool,
+    ) -> TokenTable: ...
+    def document_of(self, token: int) -> tuple[int, int]: ...
+    def gather_stream(
+        self,
+        starts: NDArray[np.int64],
+        length: int,
+        out: Any,
+        documents: Any = None,
+        positions: Any = None,
+        page_in: bool = False,
+    ) -> None: ...
+    def gather_rows(
+        self,
+        rows: NDArray[np.int64],
+        packed: PackedRows,
+        out: Any,
+        documents: Any = None,
+        positions: Any = None,
+        page_in: bool = False,
+    ) -> None: ...
+    def pack(self, length: int, block: int) -> PackedRows: ...
+
+@final
+class WindowBatch:
+    def __new__(
+        cls,
+        table: TokenTable,
+        out: Any,
+        documents: Any,
+        positions: Any,
+        page_in: bool,
+    ) -> WindowBatch: ...
+
+@final
+class PackedRows:
+    @property
+    def length(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __new__(cls) -> PackedRows: ...
+    def row(self, i: int) -> list[tuple[int, int]]: ...
+
+@final
+class Packer:
+    def __new__(cls, length: int, between: int, block: int) -> Packer: ...

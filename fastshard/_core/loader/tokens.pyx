@@ -1,0 +1,990 @@
+"""Windows of tokens: lengths of documents, and the gather of windows from their bytes.
+
+A document is a field of a sample: raw tokens, or a one-dimensional array behind a
+header. A `TokenTable` has the running sums of the documents' lengths and, above them,
+the sum before each block of documents: a token is found by bisection in both. Windows
+are copied from the shards' memory without the GIL; documents are no objects.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from fastshard._core.buffers cimport bytes_of, int64s_of
+from fastshard._core.dataset.gather cimport Pieces, piece_t
+from fastshard._core.dataset.locator cimport SampleLocator, location_t
+from fastshard._core.dataset.npy cimport Layout, LayoutCache, find_layout
+from fastshard._core.dataset.shard cimport SampleBase, SamplesBase, Shard
+
+from array import array
+
+from fastshard.errors import FormatError
+
+cdef enum:
+    BLOCK = 256                    # documents between two sums of the upper level
+    HEAD = 128                     # bytes of NumPy's headers of one axis
+    MAX_HEAD = (1 << 20) + 12      # bytes of the largest header
+    HEADS = 4096                   # headers read together
+
+cdef int64_t MAX_TOKENS = <int64_t> 1 << 60  # of all documents
+cdef int64_t MAX_MEMBER = <int64_t> 1 << 32
+
+
+# Lengths of documents
+
+cdef Py_ssize_t member_of(SamplesBase samples, Py_ssize_t i, str field) except -1:
+    """Return the position of the member that holds a field."""
+    cdef Py_ssize_t member = samples.member(i, field)
+    if member < 0:
+        member = (<SampleBase?> samples.item(i)).member_of(field)
+    if member >= MAX_MEMBER:
+        raise ValueError(f"a shard has more than {MAX_MEMBER:,} members")
+    return member
+
+
+cdef inline Shard holder_of(SamplesBase samples, Py_ssize_t i, str field):
+    return samples.shard if samples.shard is not None else samples.holder(i, field)
+
+
+cdef object make_error(Shard shard, Py_ssize_t member, uint64_t at, str reason):
+    """Return an error at a byte of a member."""
+    cdef uint64_t offset, size
+    shard.extent(shard.open_source(), member, &offset, &size)
+    return FormatError(reason, shard.path, offset + at, shard.member_name(member))
+
+
+@cython.final
+cdef class DocumentLengths:
+    """Lengths of a shard's documents, as they are read.
+
+    Parameters
+    ----------
+    samples : SamplesBase
+    positions : array of int64
+        Positions of samples in range.
+    field : str
+    dtype : numpy.dtype or None
+        Of a token; None: that of the first document.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype or None
+    lengths : array of int64 [positions]
+    members : array of uint32 [positions]
+        The positions in their shards of the members that hold the documents.
+    """
+
+    cdef SamplesBase samples
+    cdef object positions
+    cdef str field
+    cdef readonly object dtype
+    cdef readonly object lengths
+    cdef readonly object members
+
+    def __cinit__(self, SamplesBase samples not None, positions, str field, dtype):
+        self.samples = samples
+        self.positions = positions
+        self.field = field
+        self.dtype = dtype
+        self.lengths = array("q", bytes(8 * len(positions)))
+        self.members = array("I", bytes(4 * len(positions)))
+
+    def __reduce__(self):
+        raise TypeError("DocumentLengths do not pickle")
+
+    cdef object type_error(self, Shard shard, Py_ssize_t member, object found):
+        return make_error(
+            shard, member, 0,
+            f"expected tokens of {self.dtype}, as in the other documents or given as "
+            f"dtype, got {found}",
+        )
+
+    cdef int check_type(self, Shard shard, Py_ssize_t member, object dtype) except -1:
+        """Compare a document's type with that of the others."""
+        if self.dtype is None:
+            if dtype.kind not in "biufc":
+                raise make_error(
+                    shard, member, 0, f"tokens must be numbers, got {dtype}"
+                )
+            self.dtype = dtype
+        elif dtype is not self.dtype and dtype != self.dtype:
+            raise self.type_error(shard, member, dtype)
+        return 0
+
+    def read_raw(self):
+        """Read the lengths of documents without a header: sizes, of the index alone."""
+        cdef Py_buffer places, lengths, members
+        cdef const int64_t *numbers = int64s_of(self.positions, &places)
+        cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
+        cdef uint32_t *kept = <uint32_t *> bytes_of(self.members, &members, True)
+        cdef uint64_t item = self.dtype.itemsize
+        cdef uint64_t offset, size
+        cdef Py_ssize_t k, i, member
+        cdef Shard shard
+        cdef Shard last = None
+        cdef object source = None
+        try:
+            for k in range(lengths.len // 8):
+                i = numbers[k]
+                member = member_of(self.samples, i, self.field)
+                shard = holder_of(self.samples, i, self.field)
+                if shard is not last:
+                    source = shard.open_source()
+                    last = shard
+                shard.extent(source, member, &offset, &size)
+                if size % item != 0:
+                    raise make_error(
+                        shard, member, size,
+                        f"{size:,} bytes are not a multiple of the {item} bytes of "
+                        f"a {self.dtype} token",
+                    )
+                found[k] = size // item
+                kept[k] = <uint32_t> member
+        finally:
+            PyBuffer_Release(&places)
+            PyBuffer_Release(&lengths)
+            PyBuffer_Release(&members)
+
+    def read_arrays(self):
+        """Read the lengths of arrays behind a header of the shard's format."""
+        cdef Py_buffer places, lengths, members
+        cdef const int64_t *numbers = int64s_of(self.positions, &places)
+        cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
+        cdef uint32_t *kept = <uint32_t *> bytes_of(self.members, &members, True)
+        cdef Py_ssize_t k, i, member
+        cdef uint64_t offset, size
+        cdef Shard shard
+        try:
+            for k in range(lengths.len // 8):
+                i = numbers[k]
+                member = member_of(self.samples, i, self.field)
+                shard = holder_of(self.samples, i, self.field)
+                document = shard.array(member)
+                self.check_type(shard, member, document.dtype)
+                if document.ndim != 1:
+                    raise axes_error(shard, member, document.ndim)
+                shard.extent(shard.open_source(), member, &offset, &size)
+                found[k] = len(document)
+                kept[k] = <uint32_t> member
+                if <uint64_t> document.nbytes > size:
+                    raise make_error(shard, member, size, "an array beyond its member")
+        finally:
+            PyBuffer_Release(&places)
+            PyBuffer_Release(&lengths)
+            PyBuffer_Release(&members)
+
+    def read_headers(self):
+        """Read the lengths of ``.npy`` documents from their headers."""
+        cdef Py_ssize_t start
+        cdef Py_ssize_t count = len(self.positions)
+        cdef uint8_t *room = <uint8_t *> malloc(HEAD * HEADS)
+        if room == NULL:
+            raise MemoryError
+        try:
+            for start in range(0, count, HEADS):
+                self.read_some(room, start, min(start + HEADS, count))
+        finally:
+            free(room)
+
+    cdef int read_some(self, uint8_t *room, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Read the headers of some documents together."""
+        cdef Py_buffer places, lengths, members
+        cdef const int64_t *numbers = int64s_of(self.positions, &places)
+        cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
+        cdef uint32_t *kept = <uint32_t *> bytes_of(self.members, &members, True)
+        cdef LayoutCache layouts = LayoutCache.__new__(LayoutCache)
+        cdef Pieces pieces = Pieces.__new__(Pieces)
+        cdef Py_ssize_t k, i, member
+        cdef uint8_t *to
+        cdef Shard shard
+        try:
+            for k in range(start, end):
+                i = numbers[k]
+                member = member_of(self.samples, i, self.field)
+                kept[k] = <uint32_t> member
+                shard = holder_of(self.samples, i, self.field)
+                to = room + (k - start) * HEAD
+                add_part(pieces, shard, member, 0, HEAD, to)
+            move_all(pieces)
+            for k in range(start, end):
+                to = room + (k - start) * HEAD
+                shard = holder_of(self.samples, numbers[k], self.field)
+                found[k] = self.parse(
+                    shard, kept[k], to, pieces.at[k - start].size, layouts
+                )
+        finally:
+            PyBuffer_Release(&places)
+            PyBuffer_Release(&lengths)
+            PyBuffer_Release(&members)
+        return 0
+
+    cdef int64_t parse(
+        self, Shard shard, Py_ssize_t member, const uint8_t *head, uint64_t size,
+        LayoutCache layouts,
+    ) except -1:
+        """Return the length of a document, by the first bytes of its member."""
+        cdef uint64_t offset, whole
+        cdef uint64_t needed = header_size(head, size)
+        cdef bytearray longer
+        cdef Pieces pieces
+        cdef Layout layout
+        shard.extent(shard.open_source(), member, &offset, &whole)
+        try:
+            if needed <= size:
+                layout = find_layout(head, size, layouts)
+            else:
+                longer = bytearray(min(needed, <uint64_t> MAX_HEAD, whole))
+                pieces = Pieces.__new__(Pieces)
+                add_part(
+                    pieces, shard, member, 0, len(longer), <uint8_t *> <char *> longer
+                )
+                move_all(pieces)
+                layout = find_layout(
+                    <uint8_t *> <char *> longer, len(longer), layouts
+                )
+        except FormatError as error:
+            if error.path:
+                raise
+            raise make_error(shard, member, error.offset, error.reason) from (
+                error.__cause__
+            )
+        if layout.shape.dimensions != 1:
+            raise axes_error(shard, member, layout.shape.dimensions)
+        self.check_type(shard, member, layout.dtype)
+        if layout.header_size > whole or whole - layout.header_size != layout.nbytes:
+            raise make_error(
+                shard, member, whole,
+                f"not a .npy array: expected {layout.nbytes:,} bytes of data by its "
+                f"header, got {max(whole, layout.header_size) - layout.header_size:,}",
+            )
+        return layout.shape.lengths[0]
+
+
+cdef object axes_error(Shard shard, Py_ssize_t member, object axes):
+    return make_error(
+        shard, member, 0, f"tokens must be of one dimension, got an array of {axes}"
+    )
+
+
+cdef uint64_t header_size(const uint8_t *at, uint64_t size) noexcept nogil:
+    """Return the size of a ``.npy`` header in bytes; 0 if it is not one."""
+    if size < 12 or at[0] != 0x93:
+        return 0
+    if at[6] == 1:
+        return 10 + <uint64_t> at[8] + (<uint64_t> at[9] << 8)
+    return 12 + (
+        <uint64_t> at[8] | <uint64_t> at[9] << 8 | <uint64_t> at[10] << 16
+        | <uint64_t> at[11] << 24
+    )
+
+
+cdef piece_t *add_part(
+    Pieces pieces, Shard shard, Py_ssize_t member, uint64_t skip, uint64_t most,
+    uint8_t *to,
+) except NULL:
+    """Add at most some bytes of a member, after some; `skip` is at most its size."""
+    cdef uint64_t offset, size
+    cdef piece_t *piece
+    if shard is not pieces.last:
+        pieces.select_shard(shard, member)
+    shard.extent(pieces.source, member, &offset, &size)
+    size = min(size - skip, most)
+    piece = pieces.append(member, offset + skip, size)
+    piece.to = to
+    if pieces.remote is not None:
+        pieces.use_staged(piece)
+    else:
+        piece.cold = (
+            not pieces.resident and not pieces.source.has_resident(offset + skip, size)
+        )
+    return piece
+
+
+cdef int move_all(Pieces pieces) except -1:
+    """Move all pieces; raise the error of the first that fails."""
+    cdef size_t i
+    pieces.move(None)
+    for i in range(pieces.count):
+        if not pieces.is_moved(i):
+            error = pieces.failure(i)
+            if error is not None:
+                raise error
+    return 0
+
+
+# Windows
+
+cdef struct run_t:                 # tokens of one document in a row of a batch
+    int64_t at                     # index of the first token in the batch
+    int64_t size
+    int64_t document               # from 0 in the row; -1: none
+
+
+@cython.final
+cdef class Runs:
+    """Runs of a batch, from which its documents and positions are filled."""
+
+    cdef run_t *runs
+    cdef Py_ssize_t count
+    cdef Py_ssize_t room
+
+    def __dealloc__(self):
+        free(self.runs)
+
+    def __reduce__(self):
+        raise TypeError("Runs do not pickle")
+
+    cdef int add(self, int64_t at, int64_t size, int64_t document) except -1:
+        cdef void *moved
+        if self.count == self.room:
+            moved = realloc(self.runs, (2 * self.room + 64) * sizeof(run_t))
+            if moved == NULL:
+                raise MemoryError
+            self.runs = <run_t *> moved
+            self.room = 2 * self.room + 64
+        self.runs[self.count].at = at
+        self.runs[self.count].size = size
+        self.runs[self.count].document = document
+        self.count += 1
+        return 0
+
+    cdef void fill(self, int32_t *documents, int32_t *positions) noexcept nogil:
+        cdef run_t run
+        cdef Py_ssize_t k
+        cdef int64_t i
+        for k in range(self.count):
+            run = self.runs[k]
+            for i in range(run.size):
+                documents[run.at + i] = <int32_t> run.document
+                positions[run.at + i] = <int32_t> i if run.document >= 0 else 0
+
+
+@cython.final
+cdef class TokenTable:
+    """The documents of a dataset in order: running sums of lengths, and members.
+
+    Parameters
+    ----------
+    locator : SampleLocator
+        Locates documents.
+    field : str
+    lengths : array of int64 [documents]
+        Tokens of each document.
+    members : array of uint32 [documents]
+        Position in its shard of the member that holds each.
+    itemsize : int
+        Bytes of a token.
+    separator : bytes
+        Token between two documents; empty for none.
+    raw : bool
+        Documents have no header: another size of a member is an error.
+
+    Attributes
+    ----------
+    documents : int
+    total : int
+        Tokens of all documents, with separators.
+    """
+
+    cdef SampleLocator locator
+    cdef str field
+    cdef object sums_array         # the array that owns `sums`
+    cdef object members
+    cdef int64_t *sums             # tokens before each document, then the total
+    cdef int64_t *tops             # every `BLOCK`-th of these
+    cdef Py_ssize_t blocks
+    cdef readonly Py_ssize_t documents
+    cdef readonly int64_t total
+    cdef int64_t item              # bytes
+    cdef int64_t between           # separators behind a document: 0 or 1
+    cdef bytes separator
+    cdef bint raw
+
+    def __cinit__(
+        self, SampleLocator locator not None, str field not None, lengths, members,
+        int64_t itemsize, bytes separator not None, bint raw,
+    ):
+        cdef Py_buffer given, kept
+        cdef const int64_t *found
+        cdef Py_ssize_t i
+        if itemsize < 1 or len(separator) not in (0, itemsize):
+            raise ValueError(f"a token of {itemsize} bytes, got {len(separator)}")
+        if len(lengths) != locator.count or len(members) != locator.count:
+            raise ValueError(
+                f"expected {locator.count:,} lengths and members, got {len(lengths):,} "
+                f"and {len(members):,}"
+            )
+        self.locator = locator
+        self.field = field
+        self.item = itemsize
+        self.separator = separator
+        self.between = 1 if separator else 0
+        self.raw = raw
+        self.documents = len(lengths)
+        self.members = members
+        self.sums_array = array("q", bytes(8 * (self.documents + 1)))
+        self.sums = int64s_of(self.sums_array, &kept, True)
+        PyBuffer_Release(&kept)    # the array is private: it is never resized
+        found = int64s_of(lengths, &given)
+        try:
+            for i in range(self.documents):
+                if not 0 <= found[i] <= MAX_TOKENS - self.sums[i] - 1:
+                    raise ValueError(f"more than {MAX_TOKENS:,} tokens")
+                self.sums[i + 1] = self.sums[i] + found[i] + self.between
+        finally:
+            PyBuffer_Release(&given)
+        self.total = self.sums[self.documents]
+        if self.documents > 0:     # none behind the last
+            self.total -= self.between
+        self.blocks = self.documents // BLOCK + 1
+        self.tops = <int64_t *> malloc(self.blocks * sizeof(int64_t))
+        if self.tops == NULL:
+            raise MemoryError
+        for i in range(self.blocks):
+            self.tops[i] = self.sums[i * BLOCK]
+
+    def __dealloc__(self):
+        free(self.tops)
+
+    def __reduce__(self):
+        raise TypeError("a TokenTable does not pickle; pickle the dataset")
+
+    cdef Py_ssize_t find(self, int64_t token) noexcept nogil:
+        """Return the document that holds a token: the last that begins at or before."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.blocks
+        cdef Py_ssize_t middle
+        while high - low > 1:
+            middle = low + (high - low) // 2
+            if self.tops[middle] <= token:
+                low = middle
+            else:
+                high = middle
+        low *= BLOCK
+        high = min(low + BLOCK, self.documents)
+        while high - low > 1:
+            middle = low + (high - low) // 2
+            if self.sums[middle] <= token:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    cdef int64_t length(self, Py_ssize_t document) noexcept nogil:
+        return self.sums[document + 1] - self.sums[document] - self.between
+
+    def document_of(self, int64_t token):
+        """Return the document that holds a token, and the token's place in it."""
+        if not 0 <= token < self.total:
+            raise IndexError(f"token {token} is out of range: there are {self.total:,}")
+        document = self.find(token)
+        return document, token - self.sums[document]
+
+    cdef int add_tokens(
+        self, Pieces pieces, Py_ssize_t document, int64_t start, int64_t size,
+        const uint32_t *members, uint8_t *to,
+    ) except -1:
+        """Add some tokens of a document to what is copied."""
+        cdef SampleLocator locator = self.locator
+        cdef location_t location
+        cdef Shard shard
+        cdef uint64_t offset, nbytes
+        cdef uint64_t data = <uint64_t> self.length(document) * <uint64_t> self.item
+        cdef Py_ssize_t member = members[document]
+        locator.locate(document, &location)
+        samples = locator.samples[location.shard]
+        if samples is None:
+            samples = locator.open_shard(location.shard)
+        if locator.used is not None:
+            locator.used[location.shard] = 1
+        shard = (<SamplesBase?> samples).shard
+        if shard is None:
+            shard = (<SamplesBase> samples).holder(location.at, self.field)
+        if member >= shard.member_count():
+            raise FormatError("the shard has fewer members than before", shard.path, 0)
+        shard.extent(shard.open_source(), member, &offset, &nbytes)
+        if data > nbytes or (self.raw and data != nbytes):
+            raise FormatError(
+                f"expected {data:,} bytes of tokens, as counted before, got "
+                f"{nbytes:,}", shard.path, offset, shard.member_name(member),
+            )
+        add_part(
+            pieces, shard, member, nbytes - data + <uint64_t> (start * self.item),
+            <uint64_t> (size * self.item), to,
+        )
+        return 0
+
+    def gather_stream(
+        self, starts, Py_ssize_t length, out, documents=None, positions=None,
+        bint page_in=False,
+    ):
+        """Copy windows of all documents after each other.
+
+        Parameters
+        ----------
+        starts : array of int64 [windows]
+            The first token of each.
+        length : int
+            Tokens of a window. Behind the last document come separators, or zeros.
+        out : buffer
+            Writable and contiguous, ``windows * length`` tokens.
+        documents, positions : buffer of int32, optional
+            As large; see `Dataset.tokens`.
+        page_in : bool, default False
+            Bring the bytes into memory instead; `out` is None.
+
+        Raises
+        ------
+        FormatError, OSError
+            A document cannot be read.
+        """
+        cdef WindowBatch batch = WindowBatch(self, out, documents, positions, page_in)
+        cdef Py_buffer given
+        cdef const int64_t *numbers = int64s_of(starts, &given)
+        cdef Py_ssize_t k
+        try:
+            batch.begin(given.len // 8, length)
+            for k in range(given.len // 8):
+                batch.add_window(k, numbers[k])
+            batch.copy()
+        finally:
+            PyBuffer_Release(&given)
+            batch.end()
+
+    def gather_rows(
+        self, rows, PackedRows packed not None, out, documents=None, positions=None,
+        bint page_in=False,
+    ):
+        """Copy packed rows; see `gather_stream` and `pack`."""
+        cdef WindowBatch batch = WindowBatch(self, out, documents, positions, page_in)
+        cdef Py_buffer given
+        cdef const int64_t *numbers = int64s_of(rows, &given)
+        cdef Py_ssize_t k
+        try:
+            batch.begin(given.len // 8, packed.length)
+            for k in range(given.len // 8):
+                if not 0 <= numbers[k] < packed.count:
+                    raise IndexError(f"row {numbers[k]} is out of range")
+                batch.add_row(k, packed, numbers[k])
+            batch.copy()
+        finally:
+            PyBuffer_Release(&given)
+            batch.end()
+
+    def pack(self, int64_t length, int64_t block):
+        """Pack documents into rows by best fit in decreasing order, block by block.
+
+        Parameters
+        ----------
+        length : int
+            Tokens of a row.
+        block : int
+            Documents that are packed together.
+
+        Returns
+        -------
+        PackedRows
+        """
+        cdef PackedRows packed = PackedRows.__new__(PackedRows)
+        cdef Packer packer = Packer(length, self.between, min(block, self.documents))
+        cdef Py_ssize_t start = 0
+        packed.length = length
+        while start < self.documents:
+            packer.pack(self, packed, start, min(start + block, self.documents))
+            start += block
+        return packed
+
+
+@cython.final
+cdef class WindowBatch:
+    """Windows that are gathered together, and the memory that receives them."""
+
+    cdef TokenTable table
+    cdef Pieces pieces
+    cdef Runs runs                 # None: documents and positions are not asked for
+    cdef bint page_in
+    cdef Py_ssize_t length
+    cdef Py_buffer out
+    cdef Py_buffer documents
+    cdef Py_buffer positions
+    cdef Py_buffer members
+    cdef int held                  # number of these buffers that are held
+    cdef const uint32_t *kept
+    cdef object target
+    cdef object numbers
+    cdef object places
+
+    def __cinit__(self, TokenTable table, out, documents, positions, bint page_in):
+        self.table = table
+        self.target = out
+        self.numbers = documents
+        self.places = positions
+        self.page_in = page_in
+        self.pieces = Pieces.__new__(Pieces)
+        if documents is not None:
+            self.runs = Runs.__new__(Runs)
+
+    def __reduce__(self):
+        raise TypeError("a WindowBatch does not pickle")
+
+    cdef int begin(self, Py_ssize_t windows, Py_ssize_t length) except -1:
+        """Hold the buffers; check their sizes."""
+        cdef Py_ssize_t size = windows * length
+        self.length = length
+        self.kept = <const uint32_t *> bytes_of(self.table.members, &self.members)
+        self.held = 1
+        if self.page_in:
+            return 0
+        bytes_of(self.target, &self.out, True)
+        self.held = 2
+        if self.out.len != size * self.table.item:
+            raise ValueError(
+                f"expected {size * self.table.item:,} bytes of memory for {windows:,} "
+                f"windows, got {self.out.len:,}"
+            )
+        if self.runs is None:
+            return 0
+        bytes_of(self.numbers, &self.documents, True)
+        self.held = 3
+        bytes_of(self.places, &self.positions, True)
+        self.held = 4
+        if self.documents.len != 4 * size or self.positions.len != 4 * size:
+            raise ValueError(f"expected int32 of {size:,} tokens")
+        return 0
+
+    cdef void end(self):
+        """Release the buffers."""
+        if self.held > 0:
+            PyBuffer_Release(&self.members)
+        if self.held > 1:
+            PyBuffer_Release(&self.out)
+        if self.held > 2:
+            PyBuffer_Release(&self.documents)
+        if self.held > 3:
+            PyBuffer_Release(&self.positions)
+        self.held = 0
+
+    cdef uint8_t *at(self, int64_t token) noexcept:
+        """Return the memory of a token of the batch; NULL to page in."""
+        if self.page_in:
+            return NULL
+        return <uint8_t *> self.out.buf + token * self.table.item
+
+    cdef int64_t add(
+        self, int64_t at, int64_t room, Py_ssize_t document, int64_t start,
+        int64_t number, bint separated,
+    ) except -1:
+        """Add what fits of a document, from a token on, and the separator behind it.
+
+        Returns the number of tokens.
+        """
+        cdef int64_t left = max(self.table.length(document) - start, <int64_t> 0)
+        cdef int64_t size = min(left, room)
+        if size > 0:
+            self.table.add_tokens(
+                self.pieces, document, start, size, self.kept, self.at(at)
+            )
+        if separated and left < room:
+            if not self.page_in:
+                memcpy(
+                    self.at(at + size), <char *> self.table.separator, self.table.item
+                )
+            size += 1
+        if self.runs is not None and size > 0:
+            self.runs.add(at, size, number)
+        return size
+
+    cdef int pad(self, int64_t at, int64_t room, bint separated) except -1:
+        """Fill the end of a row with separators, or zeros."""
+        cdef int64_t i
+        cdef int64_t item = self.table.item
+        if room > 0 and not self.page_in:
+            if separated:
+                for i in range(room):
+                    memcpy(self.at(at + i), <char *> self.table.separator, item)
+            else:
+                memset(self.at(at), 0, room * item)
+        if self.runs is not None and room > 0:
+            self.runs.add(at, room, -1)
+        return 0
+
+    cdef int add_window(self, Py_ssize_t row, int64_t token) except -1:
+        """Add the window that begins with a token."""
+        cdef TokenTable table = self.table
+        cdef int64_t at = <int64_t> row * self.length
+        cdef int64_t end = at + self.length
+        cdef int64_t size
+        cdef int64_t number = 0
+        cdef Py_ssize_t document
+        if not 0 <= token < table.total:
+            raise IndexError(f"token {token} is out of range")
+        document = table.find(token)
+        token -= table.sums[document]
+        while at < end and document < table.documents:
+            size = self.add(
+                at, end - at, document, token, number,
+                table.between and document + 1 < table.documents,
+            )
+            number += size > 0
+            at += size
+            token = 0
+            document += 1
+        self.pad(at, end - at, table.between)
+        return 0
+
+    cdef int add_row(self, Py_ssize_t row, PackedRows packed, int64_t number) except -1:
+        """Add a packed row."""
+        cdef TokenTable table = self.table
+        cdef int64_t at = <int64_t> row * self.length
+        cdef int64_t end = at + self.length
+        cdef int64_t k
+        cdef int64_t first = packed.starts[number]
+        cdef int64_t last = packed.starts[number + 1]
+        cdef segment_t segment
+        for k in range(first, last):
+            segment = packed.segments[k]
+            at += self.add(
+                at, end - at, segment.document, segment.start, k - first,
+                table.between and k + 1 < last,
+            )
+        self.pad(at, end - at, False)
+        return 0
+
+    cdef int copy(self) except -1:
+        """Move the bytes, and fill documents and positions."""
+        move_all(self.pieces)
+        if self.runs is not None:
+            with nogil:
+                self.runs.fill(
+                    <int32_t *> self.documents.buf, <int32_t *> self.positions.buf
+                )
+        return 0
+
+
+# Packing
+
+cdef struct segment_t:             # a document in a row, or a part of a long one
+    int64_t document
+    int64_t start                  # its first token
+
+
+@cython.final
+cdef class PackedRows:
+    """Rows of whole documents, as `TokenTable.pack` fills them.
+
+    Attributes
+    ----------
+    length : int
+        Tokens of a row.
+    count : int
+        Number of rows.
+    """
+
+    cdef readonly int64_t length
+    cdef readonly int64_t count
+    cdef int64_t *starts           # first segment of each row, then their number
+    cdef segment_t *segments
+    cdef int64_t used              # segments
+    cdef int64_t rows_room
+    cdef int64_t room
+
+    def __cinit__(self):
+        self.starts = <int64_t *> malloc(2 * sizeof(int64_t))
+        if self.starts == NULL:
+            raise MemoryError
+        self.starts[0] = 0
+        self.rows_room = 2
+
+    def __dealloc__(self):
+        free(self.starts)
+        free(self.segments)
+
+    def __reduce__(self):
+        raise TypeError("PackedRows do not pickle")
+
+    @property
+    def nbytes(self):
+        """Bytes of memory."""
+        return self.room * sizeof(segment_t) + self.rows_room * sizeof(int64_t)
+
+    def row(self, int64_t i):
+        """Return the documents of a row, and the first token of each: tuples."""
+        if not 0 <= i < self.count:
+            raise IndexError(f"row {i} is out of range: there are {self.count:,}")
+        return [
+            (self.segments[k].document, self.segments[k].start)
+            for k in range(self.starts[i], self.starts[i + 1])
+        ]
+
+    cdef bint reserve(self, int64_t rows, int64_t segments) noexcept nogil:
+        """Make room for more rows and segments; False: there is no memory."""
+        cdef void *moved
+        cdef int64_t wanted
+        if self.count + rows + 1 > self.rows_room:
+            wanted = 2 * self.rows_room + rows
+            moved = realloc(self.starts, wanted * sizeof(int64_t))
+            if moved == NULL:
+                return False
+            self.starts = <int64_t *> moved
+            self.rows_room = wanted
+        if self.used + segments > self.room:
+            wanted = 2 * self.room + segments
+            moved = realloc(self.segments, wanted * sizeof(segment_t))
+            if moved == NULL:
+                return False
+            self.segments = <segment_t *> moved
+            self.room = wanted
+        return True
+
+    cdef void end_row(self) noexcept nogil:
+        self.count += 1
+        self.starts[self.count] = self.used
+
+    cdef void add(self, int64_t document, int64_t start) noexcept nogil:
+        self.segments[self.used].document = document
+        self.segments[self.used].start = start
+        self.used += 1
+
+
+cdef struct item_t:                # a document, or the end of a long one, to pack
+    int64_t document
+    int64_t start
+    int64_t size                   # with a separator
+    int64_t row                    # in the block, once it is packed
+
+
+cdef struct gap_t:                 # a row with room
+    int64_t room
+    int64_t row
+
+
+cdef int compare_items(const void *a, const void *b) noexcept nogil:
+    """Order by decreasing size, then by document."""
+    cdef const item_t *first = <const item_t *> a
+    cdef const item_t *second = <const item_t *> b
+    if first.size != second.size:
+        return -1 if first.size > second.size else 1
+    return -1 if first.document < second.document else 1
+
+
+cdef int compare_places(const void *a, const void *b) noexcept nogil:
+    """Order by row, then by document."""
+    cdef const item_t *first = <const item_t *> a
+    cdef const item_t *second = <const item_t *> b
+    if first.row != second.row:
+        return -1 if first.row < second.row else 1
+    return -1 if first.document < second.document else 1
+
+
+@cython.final
+cdef class Packer:
+    """Packs blocks of documents into rows: best fit in decreasing order of length."""
+
+    cdef int64_t length
+    cdef int64_t between
+    cdef item_t *items
+    cdef gap_t *gaps               # by room, then by row
+
+    def __cinit__(self, int64_t length, int64_t between, int64_t block):
+        self.length = length
+        self.between = between
+        self.items = <item_t *> malloc((block + 1) * sizeof(item_t))
+        self.gaps = <gap_t *> malloc((block + 1) * sizeof(gap_t))
+        if self.items == NULL or self.gaps == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.items)
+        free(self.gaps)
+
+    def __reduce__(self):
+        raise TypeError("a Packer does not pickle")
+
+    cdef int pack(
+        self, TokenTable table, PackedRows packed, Py_ssize_t start, Py_ssize_t end
+    ) except -1:
+        """Pack a block of documents into new rows."""
+        cdef bint done
+        with nogil:
+            done = self.pack_block(table, packed, start, end)
+        if not done:
+            raise MemoryError
+        return 0
+
+    cdef bint pack_block(
+        self, TokenTable table, PackedRows packed, Py_ssize_t start, Py_ssize_t end
+    ) noexcept nogil:
+        """Pack a block; False: there is no memory."""
+        cdef int64_t count = 0
+        cdef int64_t whole, size, k, i
+        for i in range(start, end):
+            size = table.length(i)
+            whole = size // self.length
+            if not packed.reserve(whole, whole):
+                return False
+            for k in range(whole):
+                packed.add(i, k * self.length)
+                packed.end_row()
+            if size > whole * self.length:
+                self.items[count].document = i
+                self.items[count].start = whole * self.length
+                self.items[count].size = size - whole * self.length + self.between
+                count += 1
+        qsort(self.items, count, sizeof(item_t), compare_items)
+        size = self.fill(count)
+        qsort(self.items, count, sizeof(item_t), compare_places)
+        if not packed.reserve(size, count):
+            return False
+        for i in range(count):
+            packed.add(self.items[i].document, self.items[i].start)
+            if i + 1 == count or self.items[i + 1].row != self.items[i].row:
+                packed.end_row()
+        return True
+
+    cdef int64_t fill(self, int64_t count) noexcept nogil:
+        """Choose the row of each item: the fullest with room; return their number."""
+        cdef int64_t rows = 0
+        cdef int64_t gaps = 0
+        cdef int64_t i, low, high, middle, room
+        cdef gap_t gap
+        for i in range(count):
+            low = 0
+            high = gaps
+            while low < high:      # the first gap that is large enough
+                middle = low + (high - low) // 2
+                if self.gaps[middle].room < self.items[i].size:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < gaps:
+                gap = self.gaps[low]
+                gaps -= 1
+                memmove(
+                    self.gaps + low, self.gaps + low + 1, (gaps - low) * sizeof(gap_t)
+                )
+            else:
+                gap.room = self.length + self.between
+                gap.row = rows
+                rows += 1
+            self.items[i].row = gap.row
+            gap.room -= self.items[i].size
+            # Smaller items come, of one token and a separator at least.
+            if gap.room <= self.between:
+                continue
+            low = 0
+            high = gaps
+            while low < high:
+                middle = low + (high - low) // 2
+                if self.gaps[middle].room < gap.room or (
+                    self.gaps[middle].room == gap.room
+                    and self.gaps[middle].row < gap.row
+                ):
+                    low = middle + 1
+                else:
+                    high = middle
+            memmove(self.gaps + low + 1, self.gaps + low, (gaps - low) * sizeof(gap_t))
+            self.gaps[low] = gap
+            gaps += 1
+        return rows

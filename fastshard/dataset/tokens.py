@@ -1,0 +1,448 @@
+"""Datasets of token windows: `Dataset.tokens`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from fastshard.dataset.batch import Collation
+from fastshard.dataset.combined.base import CombinedDataset
+from fastshard.dataset.display.text import Description, describe_plan
+from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co
+from fastshard.dataset.order.plan import Plan, order_digest
+from fastshard.dataset.order.state import Identity
+from fastshard.dataset.shardset import ShardSet
+from fastshard.loader.tokens import PackedWindows, StreamWindows, TokenOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.formats.layout import FieldLayout
+
+__all__ = ["TokenDataset"]
+
+TOKENS, DOCUMENT, POSITION = "tokens", "document", "position"
+
+
+class DocumentColumn(NamedTuple):
+    """Lengths of documents, in tokens, and the members that hold them.
+
+    Attributes
+    ----------
+    lengths : ndarray of int64
+    members : ndarray of uint32
+    dtype : numpy.dtype or None
+        Of a token; None: there are no documents.
+    """
+
+    lengths: NDArray[np.int64]
+    members: NDArray[np.uint32]
+    dtype: np.dtype[Any] | None
+
+
+def read_shard_column(
+    samples: Any,
+    positions: NDArray[np.int64],
+    field: str,
+    dtype: np.dtype[Any] | None,
+    layout: FieldLayout,
+) -> DocumentColumn:
+    """Return the documents of some samples of a shard; reads headers at most."""
+    import numpy as np
+
+    from fastshard._core.loader.tokens import DocumentLengths
+
+    given = np.dtype(layout.dtype) if layout.kind == "raw" else dtype
+    found = DocumentLengths(samples, np.ascontiguousarray(positions), field, given)
+    if layout.kind == "npy":
+        found.read_headers()
+    elif layout.kind == "array":
+        found.read_arrays()
+    else:
+        found.read_raw()
+    lengths = np.frombuffer(found.lengths, np.int64)
+    members = np.frombuffer(found.members, np.uint32)
+    return DocumentColumn(lengths, members, found.dtype)
+
+
+class TokenDocuments:
+    """Documents of a dataset whose windows are its tokens; counted on first use.
+
+    Datasets of the same windows in other orders share one.
+
+    Parameters
+    ----------
+    shards : ShardSet
+    plan : Plan
+        The documents and their order.
+    field : str
+    dtype : numpy.dtype or None
+    options : TokenOptions
+    """
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        plan: Plan,
+        field: str,
+        dtype: np.dtype[Any] | None,
+        options: TokenOptions,
+    ) -> None:
+        self.shards = shards
+        self.plan = plan
+        self.field = field
+        self.given = dtype
+        self.options = options
+        self._found: tuple[StreamWindows | PackedWindows, np.dtype[Any]] | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenDocuments, (
+            self.shards,
+            self.plan,
+            self.field,
+            self.given,
+            self.options,
+        )
+
+    def windows(self) -> tuple[StreamWindows | PackedWindows, np.dtype[Any]]:
+        """Return the windows, and the dtype of a token."""
+        found = self._found
+        if found is None or self.shards.closed:
+            self.shards.check_open()
+            with self._lock:
+                if self._found is None:
+                    self._found = self._count()
+                found = self._found
+        return found
+
+    def _count(self) -> tuple[StreamWindows | PackedWindows, np.dtype[Any]]:
+        """Count the tokens of all documents."""
+        from fastshard._core.loader.tokens import TokenTable
+
+        locator = self.shards.locator()
+        order = self.plan.order(locator.total)
+        if order is not None:
+            locator = locator.ordered(order)
+        if locator.count == 0:
+            raise ValueError("expected at least one document, got an empty dataset")
+        lengths, members, dtype, is_raw = self._read()
+        table = TokenTable(
+            locator,
+            self.field,
+            lengths,
+            members,
+            dtype.itemsize,
+            self.options.separator(dtype),
+            is_raw,
+        )
+        if self.options.pack == "stream":
+            return StreamWindows(table, self.options), dtype
+        return PackedWindows(table, self.options), dtype
+
+    def _read(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], np.dtype[Any], bool]:
+        """Return length and member of each document, dtype, and whether it is raw."""
+        import numpy as np
+
+        starts = np.asarray(self.shards.starts(), np.int64)
+        order = self.plan.order(int(starts[-1]))
+        by_position = None
+        if order is None:
+            positions = np.arange(starts[-1])
+        else:
+            positions = np.asarray(order)
+            by_position = np.argsort(positions, kind="stable")
+            positions = positions[by_position]
+        ends = np.searchsorted(positions, starts)
+        dtype, is_raw = self.given, True
+        lengths = np.empty(len(positions), np.int64)
+        members = np.empty(len(positions), np.uint32)
+        for k in range(len(starts) - 1):
+            part = slice(ends[k], ends[k + 1])
+            if part.start == part.stop:
+                continue
+            samples = self.shards.samples(k)
+            layout = self._layout(samples, int(positions[part.start] - starts[k]))
+            is_raw = is_raw and layout.kind in ("raw", "value")
+            column = read_shard_column(
+                samples, positions[part] - starts[k], self.field, dtype, layout
+            )
+            lengths[part], members[part] = column[:2]
+            dtype = column.dtype
+        if by_position is not None:
+            lengths = scatter(lengths, by_position)
+            members = scatter(members, by_position)
+        assert dtype is not None  # there is a document
+        return lengths, members, dtype, is_raw
+
+    def _layout(self, samples: Any, i: int) -> FieldLayout:
+        """Return the layout of the field in a shard, by one of its samples."""
+        sample = samples[i]
+        sample.member(self.field)  # raises if there is none
+        layout: FieldLayout = sample.layout_of(self.field)
+        if layout.kind == "value" and self.given is None:
+            raise ValueError(
+                f"field {self.field!r} is stored as bytes: dtype= must tell the type "
+                "of a token"
+            )
+        if layout.kind == "raw" and len(layout.shape or ()) != 1:
+            axes = len(layout.shape or ())
+            raise ValueError(
+                f"field {self.field!r} must be of one dimension, got {axes}"
+            )
+        return layout
+
+    def identify(self) -> Identity:
+        """Return the identity of the windows."""
+        shards = self.shards
+        if shards.identity is None:
+            shards.identity = shards.identify()
+        own = shards.identity
+        windows, dtype = self.windows()
+        documents = order_digest(self.plan.order(own.samples))
+        facts = (
+            "tokens",
+            own.samples,
+            own.digest,
+            documents,
+            self.field,
+            dtype.str,
+            tuple(self.options),
+        )
+        digest = blake2b(repr(facts).encode(), digest_size=8).hexdigest()
+        return Identity(own.name, windows.count, digest)
+
+
+def scatter(values: NDArray[Any], to: NDArray[np.int64]) -> NDArray[Any]:
+    """Return an array with each value at its place in `to`."""
+    import numpy as np
+
+    found = np.empty_like(values)
+    found[to] = values
+    return found
+
+
+class TokenDataset(CombinedDataset[T_co]):
+    """Windows of the tokens of a dataset's documents; `Dataset.tokens` makes it.
+
+    A window is an array ``[length]``, or with ``documents=True`` a dict of three:
+    ``"tokens"``, ``"document"`` and ``"position"``. It shuffles, splits, batches,
+    resumes and pickles as every dataset; states count windows.
+    """
+
+    def __init__(
+        self,
+        documents: TokenDocuments,
+        plan: Plan = Plan(),  # noqa: B008 - immutable
+        stages: tuple[Callable[[Any], Any], ...] = (),
+    ) -> None:
+        super().__init__(plan, stages)
+        self._documents = documents
+
+    def _copy(
+        self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
+    ) -> TokenDataset[Any]:
+        copy: TokenDataset[Any] = TokenDataset(self._documents, plan, stages)
+        copy._cached_identity = self._cached_identity
+        return copy
+
+    def _total(self) -> int:
+        return self._documents.windows()[0].count
+
+    def _identify(self) -> Identity:
+        return self._documents.identify()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of a token."""
+        return self._documents.windows()[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a window."""
+        return self._documents.options.length
+
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+        import numpy as np
+
+        numbers = np.fromiter(base_positions, np.int64)
+        batch = self._gather(numbers, np_allocate)
+        if isinstance(batch, dict):
+            return [
+                dict(zip(batch, row, strict=True))
+                for row in zip(*batch.values(), strict=True)
+            ]
+        return list(batch)
+
+    def _gather(
+        self,
+        numbers: NDArray[np.int64],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> Any:
+        """Return windows by base position as a batch, on memory of `allocate`."""
+        windows, dtype = self._documents.windows()
+        options = self._documents.options
+        shape = len(numbers), options.length
+        tokens = allocate(TOKENS, shape, dtype)
+        if not options.documents:
+            windows.gather(numbers, tokens)
+            return tokens
+        documents = allocate(DOCUMENT, shape, "i4")
+        positions = allocate(POSITION, shape, "i4")
+        windows.gather(numbers, tokens, documents, positions)
+        return {TOKENS: tokens, DOCUMENT: documents, POSITION: positions}
+
+    def _base_positions(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the windows of a range of this dataset, by base position."""
+        import numpy as np
+
+        order = self._order()
+        if order is None:
+            return np.arange(start, stop)
+        return order.positions(start, stop)
+
+    def _batch_parts(
+        self, collate: Callable[[list[Any]], Any], on_error: ErrorHandler | None
+    ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
+        if self._stages or type(collate) is not Collation:
+            return super()._batch_parts(collate, on_error)
+        return WindowNumbers(self), WindowCollation(self, collate.out)
+
+    def _description(self) -> Description:
+        documents = self._documents
+        options = documents.options
+        where = documents.shards.summary().where
+        pack = "" if options.pack == "stream" else f" {options.pack}"
+        order = describe_plan(documents.plan)
+        own = describe_plan(self._plan)
+        return Description(
+            f"windows of {options.length:,} tokens{pack}",
+            {documents.field: "array"},
+            "; ".join(filter(None, (order and f"documents {order}", own))),
+            "",
+            where + (", closed" if documents.shards.closed else ""),
+        )
+
+    def close(self) -> None:
+        """Close the shards, for all datasets on them."""
+        self._documents.shards.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def np_allocate(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return new memory."""
+    import numpy as np
+
+    return np.empty(shape, dtype)
+
+
+class WindowNumbers(Iterator[int]):
+    """Iterator over the positions of windows, which batches are made of at once.
+
+    Implements `SampleIterator`.
+    """
+
+    def __init__(self, dataset: TokenDataset[Any]) -> None:
+        self._dataset = dataset
+        self._count = len(dataset)
+        self.position: int = 0
+        self.skipped: int = dataset._plan.skipped
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        position = self.position
+        if position >= self._count:
+            raise StopIteration
+        self.position = position + 1
+        return position
+
+    def __length_hint__(self) -> int:
+        return self._count - self.position
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the windows so far."""
+        return self.state_after(self.position, self.skipped)
+
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after `done` windows, with `skipped` skipped in total."""
+        return self._dataset._state_after(done, skipped)
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._count = 0
+
+
+class WindowCollation:
+    """Function from the positions of windows to a batch, gathered at once.
+
+    Parameters
+    ----------
+    dataset : TokenDataset
+    out : dict, optional
+        As for `fastshard.collate`.
+    """
+
+    def __init__(
+        self, dataset: TokenDataset[Any], out: dict[str, Any] | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._out = out
+
+    def __call__(self, positions: Sequence[int]) -> Any:
+        return self.gather(positions, self._allocate)
+
+    def check(self, position: int) -> None:
+        """Read a window, to raise its errors."""
+        self.gather([position], np_allocate)
+
+    def gather(
+        self,
+        positions: Sequence[int],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> Any:
+        """Return windows by position as a batch, on memory of `allocate`."""
+        import numpy as np
+
+        dataset = self._dataset
+        start, stop = positions[0], positions[-1] + 1
+        if stop - start == len(positions):
+            numbers = dataset._base_positions(start, stop)
+        else:  # some were skipped
+            parts = [dataset._base_positions(i, i + 1) for i in positions]
+            numbers = np.concatenate(parts)
+        return dataset._gather(numbers, allocate)
+
+    def _allocate(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Return rows of an array in `out`, or new memory."""
+        import numpy as np
+
+        if self._out is None:
+            return np.empty(shape, dtype)
+        array = self._out.get(field)
+        if array is None:
+            array = self._out[field] = np.empty(shape, dtype)
+        if (
+            array.dtype != dtype
+            or array.shape[1:] != shape[1:]
+            or len(array) < shape[0]
+            or not array.flags.c_contiguous
+        ):
+            raise ValueError(
+                f"out[{field!r}] must be a C-contiguous array of {np.dtype(dtype)} "
+                f"with at least {shape[0]} rows of {shape[1]:,}, got {array.dtype} "
+                f"{array.shape}"
+            )
+        rows: NDArray[Any] = array[: shape[0]]
+        return rows
