@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fastshard.dataset.loading import LoadedDataset
     from fastshard.formats.sample import Sample
     from fastshard.loader.buffers import Allocate, BufferSet
     from fastshard.loader.loader import Loader, LoaderOnError
@@ -931,7 +932,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     def _loaded_parts(
         self, collate: Callable[[list[Any]], Any]
-    ) -> tuple[BaseDataset[Any], Callable[[list[Any]], Any]]:
+    ) -> tuple[LoadedDataset, Callable[[list[Any]], Any]]:
         """Return the dataset that a loader reads, and the function that collates."""
         return self, collate
 

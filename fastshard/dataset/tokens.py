@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fastshard.dataset.batch import Collation
-from fastshard.dataset.combined.base import CombinedDataset
+from fastshard.dataset.combined.base import CombinedDataset, Getter, get_many
 from fastshard.dataset.display.text import Description, describe_plan
 from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co
 from fastshard.dataset.order.plan import Plan, order_digest
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fastshard.dataset.base import BaseDataset
+    from fastshard.dataset.loading import LoadedDataset
     from fastshard.formats.layout import FieldLayout
+    from fastshard.loader.buffers import Allocate, BufferSet
 
 __all__ = ["TokenDataset"]
 
@@ -267,11 +270,17 @@ class TokenDataset(CombinedDataset[T_co]):
         """Tokens of a window."""
         return self._documents.options.length
 
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        return ()
+
+    @property
+    def _is_remote(self) -> bool:
+        return not self._documents.shards.is_local
+
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
         import numpy as np
 
-        numbers = np.fromiter(base_positions, np.int64)
-        batch = self._gather(numbers, np_allocate)
+        batch = self._gather(np.fromiter(base_positions, np.int64), allocate_array)
         if isinstance(batch, dict):
             return [
                 dict(zip(batch, row, strict=True))
@@ -279,11 +288,10 @@ class TokenDataset(CombinedDataset[T_co]):
             ]
         return list(batch)
 
-    def _gather(
-        self,
-        numbers: NDArray[np.int64],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
-    ) -> Any:
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        return items
+
+    def _gather(self, numbers: NDArray[np.int64], allocate: Allocate) -> Any:
         """Return windows by base position as a batch, on memory of `allocate`."""
         windows, dtype = self._documents.windows()
         options = self._documents.options
@@ -297,21 +305,35 @@ class TokenDataset(CombinedDataset[T_co]):
         windows.gather(numbers, tokens, documents, positions)
         return {TOKENS: tokens, DOCUMENT: documents, POSITION: positions}
 
-    def _base_positions(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the windows of a range of this dataset, by base position."""
+    def _base_numbers(self, positions: Sequence[int]) -> NDArray[np.int64]:
+        """Return the base positions of windows."""
         import numpy as np
 
         order = self._order()
-        if order is None:
-            return np.arange(start, stop)
-        return order.positions(start, stop)
+        start, stop = positions[0], positions[-1] + 1
+        if stop - start != len(positions):  # some were skipped
+            return np.array(self._base_positions(list(positions)), np.int64)
+        return np.arange(start, stop) if order is None else order.positions(start, stop)
+
+    def _page_in(self, positions: Sequence[int]) -> None:
+        """Bring the bytes of windows into memory."""
+        self._documents.windows()[0].gather(
+            self._base_numbers(positions), None, page_in=True
+        )
 
     def _batch_parts(
         self, collate: Callable[[list[Any]], Any], on_error: ErrorHandler | None
     ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
-        if self._stages or type(collate) is not Collation:
+        if self._stages or not isinstance(collate, Collation):
             return super()._batch_parts(collate, on_error)
-        return WindowNumbers(self), WindowCollation(self, collate.out)
+        return WindowNumbers(self), WindowCollation(self, collate)
+
+    def _loaded_parts(
+        self, collate: Callable[[list[Any]], Any]
+    ) -> tuple[LoadedDataset, Callable[[list[Any]], Any]]:
+        if self._stages or not isinstance(collate, Collation):
+            return super()._loaded_parts(collate)
+        return LoadedWindows(self), WindowCollation(self, collate)
 
     def _description(self) -> Description:
         documents = self._documents
@@ -339,7 +361,7 @@ class TokenDataset(CombinedDataset[T_co]):
         self.close()
 
 
-def np_allocate(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def allocate_array(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return new memory."""
     import numpy as np
 
@@ -384,65 +406,100 @@ class WindowNumbers(Iterator[int]):
         self._count = 0
 
 
-class WindowCollation:
-    """Function from the positions of windows to a batch, gathered at once.
+class LoadedWindows:
+    """Windows for a loader, as their positions: a batch is gathered when collated.
+
+    Implements `LoadedDataset`.
+    """
+
+    _is_finished = True
+
+    def __init__(self, dataset: TokenDataset[Any]) -> None:
+        self._dataset = dataset
+        self._plan = dataset._plan
+        self._is_remote: bool = dataset._is_remote
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def _bring(self, positions: Sequence[int]) -> list[Any]:
+        """Return positions whose bytes are in memory, or the remote windows."""
+        if self._is_remote:
+            return self._dataset.get_many(positions)
+        self._dataset._page_in(positions)
+        return list(positions)
+
+    def _prepare_rows(
+        self,
+        items: list[Any],
+        positions: Sequence[int],
+        row: int,
+        rows: int,
+        buffers: BufferSet,
+    ) -> list[Any]:
+        return items
+
+    def _name_at(self, position: int) -> str:
+        return self._dataset._name_at(position)
+
+    def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
+        return self._dataset._state_after(done, skipped)
+
+
+class WindowCollation(Collation):
+    """Collate windows, by position in one gather, on the memory of another collation.
 
     Parameters
     ----------
     dataset : TokenDataset
-    out : dict, optional
-        As for `fastshard.collate`.
+    inner : Collation
+        Allocates and wraps arrays.
     """
 
-    def __init__(
-        self, dataset: TokenDataset[Any], out: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, dataset: TokenDataset[Any], inner: Collation) -> None:
+        super().__init__(inner.ragged, inner.out)
         self._dataset = dataset
-        self._out = out
+        self._inner = inner
 
-    def __call__(self, positions: Sequence[int]) -> Any:
-        return self.gather(positions, self._allocate)
+    def on_buffers(self, buffers: BufferSet) -> Self:
+        copied = super().on_buffers(buffers)
+        copied._inner = self._inner.on_buffers(buffers)
+        return copied
 
-    def check(self, position: int) -> None:
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Return the batch of some windows, or of their positions."""
+        if not isinstance(samples[0], int):
+            return self._stack(samples, TOKENS)
+        numbers = self._dataset._base_numbers(samples)
+        return self._wrap_windows(self._dataset._gather(numbers, self._allocate))
+
+    def check(self, sample: Any) -> None:
         """Read a window, to raise its errors."""
-        self.gather([position], np_allocate)
+        if isinstance(sample, int):
+            self._dataset.get_many([sample])
 
-    def gather(
-        self,
-        positions: Sequence[int],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
-    ) -> Any:
-        """Return windows by position as a batch, on memory of `allocate`."""
+    def _stack(self, windows: Sequence[Any], field: str) -> Any:
+        """Return a batch of windows that are in memory."""
         import numpy as np
 
-        dataset = self._dataset
-        start, stop = positions[0], positions[-1] + 1
-        if stop - start == len(positions):
-            numbers = dataset._base_positions(start, stop)
-        else:  # some were skipped
-            parts = [dataset._base_positions(i, i + 1) for i in positions]
-            numbers = np.concatenate(parts)
-        return dataset._gather(numbers, allocate)
+        first = windows[0]
+        if isinstance(first, dict):
+            return {
+                name: self._stack([window[name] for window in windows], name)
+                for name in first
+            }
+        out = self._allocate(field, (len(windows), len(first)), first.dtype)
+        return self._inner.wrap_stack(np.stack(windows, out=out))
+
+    def _wrap_windows(self, batch: Any) -> Any:
+        wrap = self._inner.wrap_stack
+        if isinstance(batch, dict):
+            return {name: wrap(array) for name, array in batch.items()}
+        return wrap(batch)
 
     def _allocate(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Return rows of an array in `out`, or new memory."""
-        import numpy as np
-
-        if self._out is None:
-            return np.empty(shape, dtype)
-        array = self._out.get(field)
-        if array is None:
-            array = self._out[field] = np.empty(shape, dtype)
-        if (
-            array.dtype != dtype
-            or array.shape[1:] != shape[1:]
-            or len(array) < shape[0]
-            or not array.flags.c_contiguous
-        ):
-            raise ValueError(
-                f"out[{field!r}] must be a C-contiguous array of {np.dtype(dtype)} "
-                f"with at least {shape[0]} rows of {shape[1]:,}, got {array.dtype} "
-                f"{array.shape}"
-            )
-        rows: NDArray[Any] = array[: shape[0]]
-        return rows
+        """Return C-contiguous memory for a stack."""
+        array: NDArray[Any] = self._inner._output(field, shape, dtype)
+        if not array.flags.c_contiguous:
+            raise ValueError(f"out[{field!r}] must be C-contiguous")
+        return array

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from fastshard.dataset.loading import LoadedDataset
     from fastshard.dataset.verify import Fault
     from fastshard.typed.manifest.executor import SampleLocation
     from fastshard.typed.manifest.predicate import FieldProxy, Fields, Predicate
@@ -784,7 +785,7 @@ class Dataset(BaseDataset[T]):
 
     def _loaded_parts(
         self, collate: Callable[[list[Any]], Any]
-    ) -> tuple[BaseDataset[Any], Callable[[list[Any]], Any]]:
+    ) -> tuple[LoadedDataset, Callable[[list[Any]], Any]]:
         if type(collate) is Collation:
             reader = self._stored_reader()
             if reader is not None and reader.fields:

@@ -562,3 +562,45 @@ def test_mutated_headers_are_refused_or_read(tmp_path):
                 assert all(len(window) == 10 for window in windows)
             except FormatError as error:
                 assert error.member == "1.npy"
+
+
+# Threads
+
+
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("pack", ["stream", "best-fit"])
+def test_a_loader_gives_the_batches(ds, documents, pack):
+    windows = ds.tokens("npy", 33, pack=pack, documents=documents).shuffle(seed=2)
+    expected = list(windows.batches(16))
+    with windows.loader(16, threads=2, copy=True) as loader:
+        found = [next(loader) for _ in range(3)]
+        state = loader.state_dict()
+    with windows.loader(16, threads=1, copy=True, state=state) as loader:
+        found += list(loader)
+    for batch, other in zip(expected, found, strict=True):
+        for name in batch if documents else ():
+            assert (batch[name] == other[name]).all()
+        if not documents:
+            assert (batch == other).all()
+
+
+def test_a_loader_gathers_into_its_buffers(ds):
+    made = []
+
+    def allocate(field, shape, dtype):
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    windows = ds.tokens("bin", 20, dtype="u2")
+    with windows.loader(32, allocate=allocate) as loader:
+        for batch in loader:
+            assert any(np.shares_memory(batch, array) for array in made)
+    assert len(made) == 4
+
+
+def test_a_loader_of_mixed_and_mapped_windows(ds):
+    windows = ds.tokens("npy", 20, documents=True).map(lambda window: window["tokens"])
+    mixed = fastshard.mix([windows, ds.tokens("bin", 20, dtype="u2")])
+    with mixed.loader(16, threads=2, copy=True) as loader:
+        for batch, other in zip(mixed.batches(16), loader, strict=True):
+            assert (batch == other).all()
