@@ -31,6 +31,8 @@ ALLOWED_SKIPS = (
     "mounting is not allowed here",
     "this user reads every file",  # root
     "this Python has a GIL",
+    "no CUDA on this machine",
+    "this machine has CUDA",
     "no backports.zstd for this Python",
     "no cramjam for this Python",
     "no grain for this Python",

@@ -89,7 +89,8 @@ def test_bars_are_met_by_the_medians_of_the_turns(tmp_path):
     path = tmp_path / "bench.json"
     machine = {"cpu": {}, "machine": "m", "system": "s", "release": "r"}
     bars = {"bars": {"rival": 10, "absent": 2, "other": 30}}
-    limits = {"limits": [["CPU", 0.5, "rival"], ["MB", 9, None], ["MB", 2, "absent"]]}
+    limits = {"limits": [["CPU", 0.5, "rival", 0.1], ["MB", 9, None, 0]]}
+    limits["limits"] += [["MB", 2, "absent", 0]]
     ours = {"CPU": 3, "MB": 10} | bars | limits
     benches = [bench("ours", seconds, **ours) for seconds in (1e-6, 2e-6, 90e-6)]
     benches += [bench("rival", seconds, CPU=7) for seconds in (20e-6, 40e-6, 50e-6)]
@@ -103,6 +104,6 @@ def test_bars_are_met_by_the_medians_of_the_turns(tmp_path):
     assert done.stdout.splitlines()[-4:] == [
         "met: rows: ours 1 us, rival 20 us: 20 x, bar 10 x",
         "MISSED: rows: ours 1 us, other 20 us: 20 x, bar 30 x",
-        "met: rows: ours: CPU 3, rival 7: 0.429 x, bar 0.5 x",
-        "MISSED: rows: ours: MB 10: 10, bar 9",
+        "met: rows: ours: CPU 3, rival 7: 0.429 x, bar 3.6",
+        "MISSED: rows: ours: MB 10, bar 9",
     ]

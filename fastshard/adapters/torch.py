@@ -1,4 +1,4 @@
-"""PyTorch adapter: batches of tensors, and iterable datasets with a state.
+"""PyTorch adapter: batches of tensors, a loader, iterable datasets with a state.
 
 A dataset itself is a map-style dataset: ``DataLoader(ds.shuffle(7), ...)``. Importing
 this module imports torch.
@@ -7,17 +7,21 @@ this module imports torch.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
 from fastshard.adapters.slots import ALIGNMENT, Slot, Slots, open_array
+from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.iteration import OnError, make_error_handler
@@ -26,7 +30,16 @@ from fastshard.errors import FastshardError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["IterableDataset", "TensorCollation", "collate", "to_tensor"]
+    from fastshard.loader.loader import Loader
+
+__all__ = [
+    "IterableDataset",
+    "TensorCollation",
+    "TensorLoader",
+    "collate",
+    "loader",
+    "to_tensor",
+]
 
 
 def to_tensor(array: NDArray[Any]) -> torch.Tensor:
@@ -481,3 +494,124 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_iterator": None}
+
+
+def loader(
+    ds: BaseDataset[Any],
+    batch_size: int,
+    pin: bool = False,
+    device: torch.device | str | int | None = None,
+    **options: Any,
+) -> TensorLoader:
+    """Iterate over batches of tensors, made ahead by threads.
+
+    Parameters
+    ----------
+    ds : Dataset, Mix or Zip
+        Shuffled, split by rank, of images or tokens, as for its own ``loader``.
+    batch_size : int
+        Samples of a batch.
+    pin : bool
+        Make batches in pinned memory, from which a GPU copies faster and beside the
+        CPU's work.
+    device : torch.device, str or int, optional
+        Where the tensors are. By default they are in the loader's memory.
+    **options
+        As for `Dataset.loader`: ``threads``, ``ahead``, ``drop_last``, ``state`` and
+        others.
+
+    Returns
+    -------
+    TensorLoader
+        An iterator. Its batches are the loader's with tensors in place of arrays.
+        Without a `device` they are on the loader's memory, writable and not copied,
+        and are written again when ``hold`` (1) more batches were asked for; with
+        ``copy=True`` never. On a device they are copies, made beside the CPU's work
+        if `pin` is true: the loader waits for them before it writes to their source.
+        Images are uint8 ``[B, H, W, C]``; ``x.permute(0, 3, 1, 2)`` is a view
+        ``[B, C, H, W]`` in torch's ``channels_last`` format.
+
+    Raises
+    ------
+    FastshardError
+        `pin` or a CUDA `device`, and torch finds no CUDA; or, with a batch, a field
+        has a dtype that torch lacks.
+    ValueError
+        An option is out of range, or `pin` is combined with ``allocate``.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> import fastshard.adapters.torch
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar").shuffle(seed=1)
+    >>> with fastshard.adapters.torch.loader(ds, 32, drop_last=True) as batches:
+    ...     for batch in batches:
+    ...         batch["npy"].shape, batch["cls"].dtype
+    (torch.Size([32, 4]), torch.int64)
+    (torch.Size([32, 4]), torch.int64)
+    (torch.Size([32, 4]), torch.int64)
+    """
+    place = None if device is None else torch.device(device)
+    asks_cuda = "pin=True" if pin else f"device={device!r}"
+    if (pin or (place and place.type == "cuda")) and not torch.cuda.is_available():
+        raise FastshardError(f"{asks_cuda} needs CUDA, which torch does not find here")
+    if pin:
+        if options.get("allocate") is not None:
+            raise ValueError("pin=True and allocate= exclude each other")
+        options["allocate"] = _allocate_pinned
+    batches = ds.loader(batch_size, **options)
+    return TensorLoader(batches, place, options.get("hold", 1))
+
+
+def _allocate_pinned(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array in pinned memory: the `allocate` of a loader."""
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    array: NDArray[Any] = memory.numpy().view(dtype).reshape(shape)
+    return array
+
+
+class TensorLoader(LoaderWrapper):
+    """Iterator over batches of tensors; made by `loader`.
+
+    Parameters
+    ----------
+    loader : Loader
+        Closed with this.
+    device : torch.device, optional
+        Where the tensors are; None or a CPU: on the loader's memory.
+    hold : int
+        The loader's `hold`.
+    """
+
+    def __init__(
+        self, loader: Loader[Any], device: torch.device | None = None, hold: int = 1
+    ) -> None:
+        super().__init__(loader)
+        is_copied = device is not None and device.type != "cpu"
+        self._device = device if is_copied else None
+        self._hold = max(hold, 1)
+        self._copies: deque[torch.cuda.Event] = deque()  # of batches that are lent
+
+    def _convert_array(self, array: NDArray[Any]) -> torch.Tensor:
+        # A mapped file is copied: an in-place operation would end the process.
+        tensor = to_tensor(array if array.flags.writeable else array.copy())
+        return tensor if self._device is None else self._send(tensor, self._device)
+
+    def _send(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return tensor.to(device, non_blocking=device.type == "cuda")
+
+    def _begin(self) -> None:
+        while len(self._copies) >= self._hold:
+            self._copies.popleft().synchronize()
+
+    def _end(self) -> None:
+        if self._device is not None and self._device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self._device))
+            self._copies.append(event)
+
+    def _finish(self) -> None:
+        while self._copies:
+            self._copies.popleft().synchronize()

@@ -1,0 +1,104 @@
+"""JAX adapter: a loader of arrays on devices. Importing this module imports jax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from fastshard.adapters.wrapper import LoaderWrapper
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard.dataset.base import BaseDataset
+    from fastshard.loader.loader import Loader
+
+__all__ = ["ArrayLoader", "loader"]
+
+KEPT = "OSUMm"  # kinds of dtypes that JAX lacks: objects, text, times
+
+
+def loader(
+    ds: BaseDataset[Any], batch_size: int, *, device: Any = None, **options: Any
+) -> ArrayLoader:
+    """Iterate over batches of JAX arrays, made ahead by threads.
+
+    Parameters
+    ----------
+    ds : Dataset, Mix or Zip
+        Shuffled, split by rank, of images or tokens, as for its own ``loader``.
+    batch_size : int
+        Samples of a batch.
+    device : jax.Device or jax.sharding.Sharding, optional
+        Where the arrays are; by default JAX's default device.
+    **options
+        As for `Dataset.loader`: ``threads``, ``ahead``, ``drop_last``, ``state`` and
+        others.
+
+    Returns
+    -------
+    ArrayLoader
+        An iterator. Its batches are the loader's with ``jax.Array`` in place of
+        arrays, and never change: on the CPU, where JAX may use NumPy's memory, each
+        batch has memory of its own (``copy=True``); a copy to another device is
+        complete before the loader's memory is written again. Text and times stay
+        NumPy's. 64-bit numbers become 32-bit ones unless ``jax_enable_x64`` is set.
+
+    Raises
+    ------
+    ValueError
+        An option is out of range.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> import fastshard.adapters.jax
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar").shuffle(seed=1)
+    >>> with fastshard.adapters.jax.loader(ds, 32, drop_last=True) as batches:
+    ...     for batch in batches:
+    ...         batch["npy"].shape
+    (32, 4)
+    (32, 4)
+    (32, 4)
+    """
+    if _is_on_cpu(device):
+        options["copy"] = True
+    return ArrayLoader(ds.loader(batch_size, **options), device)
+
+
+def _is_on_cpu(device: Any) -> bool:
+    """Return whether one of the devices may share the memory of NumPy."""
+    if isinstance(device, jax.Device):
+        devices = {device}
+    elif hasattr(device, "device_set"):  # of a Sharding
+        devices = device.device_set
+    else:
+        devices = jax.device_put(0, device).devices()
+    return any(device.platform == "cpu" for device in devices)
+
+
+class ArrayLoader(LoaderWrapper):
+    """Iterator over batches of JAX arrays; made by `loader`.
+
+    Parameters
+    ----------
+    loader : Loader
+        Closed with this. With memory of its own for each batch if `device` is a CPU.
+    device : jax.Device or jax.sharding.Sharding, optional
+        Where the arrays are.
+    """
+
+    def __init__(self, loader: Loader[Any], device: Any = None) -> None:
+        super().__init__(loader)
+        self._device = device
+
+    def _convert_array(self, array: NDArray[Any]) -> Any:
+        if array.dtype.kind in KEPT:
+            return array
+        return jax.device_put(array, self._device)
+
+    def _convert_batch(self, batch: Any) -> Any:
+        # Waits here, not when the next batch is asked for: until then a step may have
+        # taken the arrays' memory for its results ("donated" buffers).
+        return jax.block_until_ready(super()._convert_batch(batch))
