@@ -60,16 +60,21 @@ def expect(benchmark: Any, who: str, against: str, times: float) -> None:
 
 
 def limit(
-    benchmark: Any, who: str, figure: str, at_most: float, against: str | None = None
+    benchmark: Any,
+    who: str,
+    figure: str,
+    at_most: float,
+    against: str | None = None,
+    plus: float = 0,
 ) -> None:
     """Store a bar on another figure of a contender, such as its CPU or memory.
 
-    It is to be at most `at_most`, or `at_most` times that of another contender.
+    It is to be at most `at_most`, or `at_most` times another contender's, and `plus`.
     """
     info = benchmark.extra_info
     if info["who"] == who.replace("_", " "):
         other = against and against.replace("_", " ")
-        info.setdefault("limits", []).append([figure, at_most, other])
+        info.setdefault("limits", []).append([figure, at_most, other, plus])
 
 
 @dataclass

@@ -88,21 +88,18 @@ def bars(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
 def _limits(group: str, found: dict[str, dict[str, Any]], who: str) -> list[str]:
     """Return a line for each bar on another figure of a contender."""
     lines = []
-    for figure, at_most, other in found[who]["limits"]:
-        if other is not None and figure not in found.get(other, {"extra": {}})["extra"]:
-            continue
+    for figure, at_most, other, plus in found[who]["limits"]:
         own = median(found[who]["extra"][figure])
         text = f"{figure} {own:.3g}"
         if other is not None:
+            if figure not in found.get(other, {"extra": {}})["extra"]:
+                continue
             theirs = median(found[other]["extra"][figure])
             text += f", {other} {theirs:.3g}"
-            own /= theirs
+            text += f": {own / theirs:.3g} x" if theirs else ""
+            at_most = at_most * theirs + plus
         state = "met" if own <= at_most else "MISSED"
-        times = "" if other is None else " x"
-        lines.append(
-            f"{state}: {group}: {who}: {text}: {own:.3g}{times}, "
-            f"bar {at_most:.3g}{times}"
-        )
+        lines.append(f"{state}: {group}: {who}: {text}, bar {at_most:.3g}")
     return lines
 
 
