@@ -30,6 +30,7 @@ ImageDecoder: TypeAlias = "Callable[[memoryview], NDArray[Any]]"
 Take: TypeAlias = "Callable[[tuple[int, int, int]], NDArray[Any]]"
 
 DECODER_NAMES = ("simplejpeg", "pillow", "imagecodecs")
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 END = b"\xff\xd9"  # of a JPEG
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # simplejpeg computes sizes in 32 bits; 4 bytes a pixel of CMYK.
@@ -93,11 +94,8 @@ def decode_jpeg(
         uint8 ``[height, width, channels]``, and whether it was filled.
     """
     assert header.jpeg is not None
-    end = len(view)
-    if header.jpeg.process not in (0xC0, 0xC1) or (
-        header.jpeg.scan_components < header.jpeg.components
-    ):
-        end = _check_scans(view, header.jpeg.scan)
+    if not header.jpeg.is_one_scan:
+        _check_scans(view, header.jpeg.scan)
     fast = _fast_decoder(decoder)
     if fast is not None:
         found = fast(view, header, channels, factor, take, True)
@@ -116,16 +114,15 @@ def decode_jpeg(
             found = fast(view, header, channels, factor, take, False)
             if found is not None:
                 return found, True
+        _, end = count_scans(view, header.jpeg.scan)
         whole = memoryview(bytes(view[:end]) + END)
         return _decode_by_pillow(whole, channels, factor, "JPEG"), True
 
 
-def _check_scans(view: memoryview, at: int) -> int:
-    """Return the offset behind the last whole segment or scan; refuse too many."""
+def _check_scans(view: memoryview, at: int) -> None:
     scans, end = count_scans(view, at)
     if scans > MAX_SCANS:
         raise _fault(f"JPEG with more than {MAX_SCANS} scans", end)
-    return end
 
 
 def _fast_decoder(name: str | None) -> Callable[..., NDArray[Any] | None] | None:
@@ -133,8 +130,7 @@ def _fast_decoder(name: str | None) -> Callable[..., NDArray[Any] | None] | None
     if name == "pillow":
         return None
     if name is None:
-        free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-        name = "imagecodecs" if free else "simplejpeg"
+        name = "imagecodecs" if FREE_THREADED else "simplejpeg"
         if _library(name) is None:
             return None
     elif _library(name) is None:
@@ -184,8 +180,13 @@ def _decode_by_imagecodecs(
     strict: bool,
 ) -> NDArray[Any] | None:
     """Decode a whole JPEG by imagecodecs; None if it refuses."""
-    if factor != 1 or (strict and bytes(view[-2:]) != END):
+    assert header.jpeg is not None
+    if factor != 1:
         return None
+    if strict:
+        _, end = count_scans(view, header.jpeg.scan)
+        if bytes(view[end : end + 2]) != END:
+            return None
     library = _library("imagecodecs")
     try:
         found = library.jpeg8_decode(

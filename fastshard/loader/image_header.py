@@ -10,6 +10,7 @@ import re
 from struct import Struct
 from typing import NamedTuple
 
+from fastshard._core.loader import jpeg
 from fastshard.errors import FormatError
 
 __all__ = [
@@ -23,30 +24,17 @@ __all__ = [
 ]
 
 MAX_SCANS = 100  # of one JPEG
-MAX_SEGMENTS = 4096  # before the first scan of a JPEG, blocks of a GIF before its image
+MAX_BLOCKS = 4096  # of a GIF before its first image
 MAX_TAGS = 1024  # of an EXIF directory
 
 # By Pillow's names. The size of kinds without a parser is that of the opened file.
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
-U16 = Struct(">H")
-FRAME = Struct(">HBHHB")  # length, precision, height, width, components
 PNG_SIZE = Struct(">II")
 GIF_SIZE = Struct("<HH")
 GIF_BOX = Struct("<HHHH")  # left, top, width, height
 LITTLE_32 = Struct("<I")
-EXIF = b"Exif\0\0"
-XMP = b"http://ns.adobe.com/xap/1.0/\0"
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(="|>)([0-9])')
-SCAN = 0xDA
-# Start of frame, by the second byte of the marker; DHT, JPG and DAC lie between.
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
-# Markers without a length: TEM and RST0 to RST7.
-BARE = frozenset((0x01, *range(0xD0, 0xD8)))
-# Any marker; one that ends entropy-coded data: no stuffed byte, fill or restart.
-ANY_MARKER = re.compile(rb"\xff[^\x00\xff]")
-MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
 
 
 class ImageHeader(NamedTuple):
@@ -81,17 +69,22 @@ class JpegHeader(NamedTuple):
     precision : int
         Bits of a component.
     components : int
-    scan : int
-        Offset of the first scan's marker, in bytes.
     scan_components : int
         Components of the first scan; fewer than `components` means several scans.
+    scan : int
+        Offset of the first scan's marker, in bytes.
     """
 
     process: int
     precision: int
     components: int
-    scan: int
     scan_components: int
+    scan: int
+
+    @property
+    def is_one_scan(self) -> bool:
+        """Whether the first scan has all there is: sequential, and interleaved."""
+        return self.process <= 0xC1 and self.scan_components == self.components
 
 
 def read_header(view: memoryview) -> ImageHeader:
@@ -145,62 +138,15 @@ def read_header(view: memoryview) -> ImageHeader:
 
 
 def _read_jpeg(view: memoryview) -> ImageHeader:
-    """Read segments up to the first scan."""
-    size = len(view)
-    at = 2
-    process = -1
-    width = height = precision = components = 0
-    exif = xmp = None
-    for _ in range(MAX_SEGMENTS):
-        at = _find_marker(view, at)
-        code = view[at + 1]
-        if code in BARE or code == 0xD8:
-            at += 2
-            continue
-        if code == 0xD9:
-            raise _fault("JPEG without a scan", at)
-        if size - at < 4:
-            break
-        length = U16.unpack_from(view, at + 2)[0]
-        if length < 2 or length > size - at - 2:
-            break
-        if code == SCAN:
-            if process < 0:
-                raise _fault("JPEG with a scan before its frame", at)
-            if length < 3:
-                raise _fault("damaged JPEG scan", at)
-            count = view[at + 4]
-            jpeg = JpegHeader(process, precision, components, at, count)
-            turn = _jpeg_orientation(exif, xmp)
-            return ImageHeader("JPEG", width, height, turn, jpeg)
-        if code in FRAMES:
-            if process >= 0:
-                raise _fault("JPEG with two frames", at)
-            if length < 8:
-                raise _fault("damaged JPEG frame", at)
-            _, precision, height, width, components = FRAME.unpack_from(view, at + 2)
-            process = code
-        elif code == 0xE1:
-            segment = view[at + 4 : at + 2 + length]
-            if bytes(segment[:6]) == EXIF:
-                exif = (exif or b"") + bytes(segment[6:])
-            elif bytes(segment[:29]) == XMP:
-                xmp = segment[29:]
-        at += 2 + length
-    else:
-        raise _fault(f"JPEG with more than {MAX_SEGMENTS:,} segments", at)
-    raise _fault("truncated JPEG header", min(at, size))
-
-
-def _find_marker(view: memoryview, at: int) -> int:
-    """Return the offset of the last 0xFF of the next marker."""
-    size = len(view)
-    if size - at >= 2 and view[at] == 0xFF and 0 < view[at + 1] < 0xFF:
-        return at
-    found = ANY_MARKER.search(view, at)
-    if found is None:
-        raise _fault("truncated JPEG header", size)
-    return found.start()
+    width, height, *facts, exif, xmp = jpeg.read_jpeg(view)
+    turn: int | None = None
+    if exif:
+        parts = [bytes(view[at : at + size]) for at, size in exif]
+        turn = read_exif_orientation(b"".join(parts))
+    if turn is None and xmp is not None:
+        turn = _read_xmp_orientation(view[xmp[0] : sum(xmp)])
+    turn = 1 if turn is None or not 1 <= turn <= 8 else turn
+    return ImageHeader("JPEG", width, height, turn, JpegHeader(*facts))
 
 
 def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, int]:
@@ -209,38 +155,10 @@ def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, 
     Returns
     -------
     tuple of int
-        The number, and the offset behind the last complete segment or scan: of the end
-        marker, if there is one.
+        The number, and the offset of the end marker; of the first segment that is cut
+        off; or the size, if both are missing.
     """
-    size = len(view)
-    count = 0
-    while size - at >= 4:
-        code = view[at + 1]
-        if code == 0xD9:
-            break
-        if code in BARE:
-            at += 2
-        else:
-            length = U16.unpack_from(view, at + 2)[0]
-            if length < 2 or length > size - at - 2:
-                break
-            at += 2 + length
-        if code == SCAN:
-            count += 1
-            if count > most:
-                break
-        found = MARKER.search(view, at)
-        if found is None:
-            return count, size
-        at = found.end() - 2
-    return count, at
-
-
-def _jpeg_orientation(exif: bytes | None, xmp: memoryview | None) -> int:
-    found = None if exif is None else read_exif_orientation(exif)
-    if found is None and xmp is not None:
-        found = _read_xmp_orientation(xmp)
-    return 1 if found is None or not 1 <= found <= 8 else found
+    return jpeg.count_scans(view, at, most)
 
 
 def _read_xmp_orientation(xmp: memoryview | bytes) -> int | None:
@@ -304,7 +222,7 @@ def _read_gif(view: memoryview) -> ImageHeader:
     width, height = GIF_SIZE.unpack_from(view, 6)
     flags = view[10]
     at = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
-    for _ in range(MAX_SEGMENTS):
+    for _ in range(MAX_BLOCKS):
         if at >= size:
             break
         code = view[at]
@@ -320,7 +238,7 @@ def _read_gif(view: memoryview) -> ImageHeader:
         if code != 0x21:
             continue  # as Pillow passes over bytes between blocks
         at += 1
-        for _ in range(MAX_SEGMENTS):
+        for _ in range(MAX_BLOCKS):
             if at >= size:
                 break
             length = view[at]

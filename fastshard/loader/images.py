@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from importlib import import_module
 from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._core.loader.resize import gray_into, orient_into, resize_into
 from fastshard.loader.crops import Box, center_box, random_box, uniforms
 from fastshard.loader.image_decoders import (
     DECODER_NAMES,
@@ -28,7 +28,7 @@ __all__ = ["ImageOptions", "ImageReader"]
 
 MAX_SIDE = 65_535  # of a target, pixels
 MAX_PIXELS = 1 << 26
-KEPT_SCRATCH = 4 << 20  # bytes that a thread keeps of each of its two memories
+KEPT_SCRATCH = 4 << 20  # bytes that a thread keeps of each of its memories
 CHANNELS = {"RGB": 3, "L": 1}
 
 
@@ -317,15 +317,14 @@ class _Picture:
             if self._is_final(array.shape):
                 out[...] = array
                 return out
-            kernels = _kernels()
             if self._box is None:
-                kernels.orient_into(array, out, self._turn, self._flip)
+                orient_into(array, out, self._turn, self._flip)
                 return out
             if self._turn != 1:
                 turned = _scratch.take(1, (*self._sides, self._channels))
-                kernels.orient_into(array, turned, self._turn)
+                orient_into(array, turned, self._turn)
                 array = turned
-            kernels.resize_into(array, self._box, out, flip=self._flip)
+            resize_into(array, self._box, out, flip=self._flip)
         return out
 
     def _is_final(self, shape: tuple[int, ...]) -> bool:
@@ -342,7 +341,8 @@ class _Scratch(threading.local):
     """Memory of a thread for pictures between two steps."""
 
     def __init__(self) -> None:
-        self._kept: list[NDArray[Any] | None] = [None, None]
+        # Decoded, oriented, gray.
+        self._kept: list[NDArray[Any] | None] = [None] * 3
 
     def take(self, slot: int, shape: tuple[int, int, int]) -> NDArray[Any]:
         """Return uninitialized memory, valid until the thread's next call."""
@@ -395,14 +395,15 @@ def _with_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
     """Return a picture with 1 or 3 channels, of 1, 3 or 4."""
     import numpy as np
 
+    if array.shape[2] == 4:
+        array = np.ascontiguousarray(array[:, :, :3])
+    if array.shape[2] == channels:
+        return array
     if channels == 3:
-        if array.shape[2] == 4:
-            return np.ascontiguousarray(array[:, :, :3])
         return np.repeat(array, 3, axis=2)
-    from PIL import Image
-
-    image = Image.fromarray(np.ascontiguousarray(array[:, :, :3]))
-    return np.asarray(image.convert("L"))[:, :, np.newaxis]
+    gray = _scratch.take(2, (*array.shape[:2], 1))
+    gray_into(array, gray)
+    return gray
 
 
 def _bytes_view(stored: Any) -> memoryview:
@@ -482,40 +483,3 @@ def _check_integer(name: str, value: Any, least: int | None) -> int:
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     return int(value)
-
-
-def _kernels() -> Any:
-    """Return the module of `resize_into` and `orient_into`."""
-    try:
-        return import_module("fastshard._core.loader.resize")
-    except ImportError:
-        return _PillowKernels
-
-
-class _PillowKernels:
-    """Resize and orient by Pillow."""
-
-    @staticmethod
-    def resize_into(
-        src: NDArray[Any], box: Box, out: NDArray[Any], *, flip: bool = False
-    ) -> None:
-        import numpy as np
-        from PIL import Image
-
-        plane = src[:, :, 0] if src.shape[2] == 1 else src
-        sides = out.shape[1], out.shape[0]
-        image = Image.fromarray(plane).resize(sides, Image.Resampling.BILINEAR, box=box)
-        found = np.asarray(image).reshape(out.shape)
-        out[...] = found[:, ::-1] if flip else found
-
-    @staticmethod
-    def orient_into(
-        src: NDArray[Any], out: NDArray[Any], orientation: int, flip: bool = False
-    ) -> None:
-        turned: NDArray[Any] = src
-        if orientation >= 5:
-            turned = src.swapaxes(0, 1)
-        rows = orientation in (3, 4, 7, 8)
-        columns = orientation in (2, 3, 6, 7)
-        turned = turned[:: -1 if rows else 1, :: -1 if columns else 1]
-        out[...] = turned[:, ::-1] if flip else turned

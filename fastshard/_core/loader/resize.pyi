@@ -1,18 +1,21 @@
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
+from numpy.typing import NDArray
 from typing_extensions import Buffer
+
+_Picture: TypeAlias = Buffer | NDArray[Any]
 
 def instruction_set() -> Literal["avx2", "sse4.1", "plain"]: ...
 def resize_into(
-    src: Buffer,
+    src: _Picture,
     box: Sequence[float],
-    out: Buffer,
+    out: _Picture,
     *,
     flip: bool = False,
     level: str | None = None,
 ) -> None: ...
 def orient_into(
-    src: Buffer, out: Buffer, orientation: int, flip: bool = False
+    src: _Picture, out: _Picture, orientation: int, flip: bool = False
 ) -> None: ...
-def gray_into(src: Buffer, out: Buffer) -> None: ...
+def gray_into(src: _Picture, out: _Picture) -> None: ...
