@@ -199,6 +199,7 @@ def read_jpeg(view):
         PyBuffer_Release(&held)
     if status != OK:
         raise FormatError(REASONS[status], "<view>", where)
+    exif = [(jpeg.exif[k].offset, jpeg.exif[k].size) for k in range(jpeg.exif_count)]
     return (
         jpeg.width,
         jpeg.height,
@@ -207,7 +208,7 @@ def read_jpeg(view):
         jpeg.components,
         jpeg.scan_components,
         jpeg.scan,
-        tuple([(jpeg.exif[k].offset, jpeg.exif[k].size) for k in range(jpeg.exif_count)]),
+        tuple(exif),
         None if jpeg.xmp.size == 0 else (jpeg.xmp.offset, jpeg.xmp.size),
     )
 
