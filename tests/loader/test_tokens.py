@@ -567,10 +567,10 @@ def test_mutated_headers_are_refused_or_read(tmp_path):
 # Threads
 
 
-@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("pack", ["stream", "best-fit"])
-def test_a_loader_gives_the_batches(ds, documents, pack):
-    windows = ds.tokens("npy", 33, pack=pack, documents=documents).shuffle(seed=2)
+def test_a_loader_gives_the_batches(ds, marked, pack):
+    windows = ds.tokens("npy", 33, pack=pack, documents=marked).shuffle(seed=2)
     expected = list(windows.batches(16))
     with windows.loader(16, threads=2, copy=True) as loader:
         found = [next(loader) for _ in range(3)]
@@ -578,9 +578,9 @@ def test_a_loader_gives_the_batches(ds, documents, pack):
     with windows.loader(16, threads=1, copy=True, state=state) as loader:
         found += list(loader)
     for batch, other in zip(expected, found, strict=True):
-        for name in batch if documents else ():
+        for name in batch if marked else ():
             assert (batch[name] == other[name]).all()
-        if not documents:
+        if not marked:
             assert (batch == other).all()
 
 
@@ -595,7 +595,7 @@ def test_a_loader_gathers_into_its_buffers(ds):
     with windows.loader(32, allocate=allocate) as loader:
         for batch in loader:
             assert any(np.shares_memory(batch, array) for array in made)
-    assert len(made) == 4
+    assert 1 <= len(made) <= 4  # ahead, held, lent, in the making
 
 
 def test_a_loader_of_mixed_and_mapped_windows(ds):
