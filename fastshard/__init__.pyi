@@ -73,6 +73,7 @@ from fastshard.formats.sample import Samples as Samples
 from fastshard.formats.tar import TarShard as TarShard
 from fastshard.formats.tar import open_shard as open_shard
 from fastshard.formats.writer import ShardWriter as ShardWriter
+from fastshard.loader.stats import LoaderStats as LoaderStats
 from fastshard.remote.options import RemoteOptions as RemoteOptions
 
 __all__ = [
@@ -100,6 +101,7 @@ __all__ = [
     "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
+    "LoaderStats",
     "MemberNotFoundError",
     "MissingLibraryError",
     "Mix",

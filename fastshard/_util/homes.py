@@ -31,5 +31,6 @@ HOMES = {
     "formats.sample": "Sample Samples",
     "formats.tar": "TarShard open_shard",
     "formats.writer": "ShardWriter",
+    "loader.stats": "LoaderStats",
     "remote.options": "RemoteOptions",
 }

@@ -55,6 +55,7 @@ from fastshard.errors import (
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
+from fastshard.loader.times import current_times
 from fastshard.loader.tokens import Packing, TokenOptions
 
 if TYPE_CHECKING:
@@ -299,10 +300,16 @@ class Dataset(BaseDataset[T_co]):
     ) -> list[Any]:
         """Read the bytes of samples; see `_load_samples`."""
         reading = self._set.reading
-        if not self._set.is_local:
-            fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
-        elif reading.prefetch:
-            prefetch_samples(samples, reading.window_bytes)
+        times = current_times()
+        step = None if times is None else times.enter("fetch")
+        try:
+            if not self._set.is_local:
+                fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
+            elif reading.prefetch:
+                prefetch_samples(samples, reading.window_bytes)
+        finally:
+            if times is not None:
+                times.enter(step)
         return samples
 
     def get_many(self, positions: Iterable[int]) -> list[T_co]:

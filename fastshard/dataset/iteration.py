@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 from fastshard.dataset.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 from fastshard.formats.decoders import is_data_error
+from fastshard.loader.recorder import InlineRecorder
 
 __all__ = [
     "BatchIterator",
@@ -24,6 +25,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
+
+    from fastshard.loader.stats import LoaderStats
 
     # An item: a sample, or its mapped value. `Dataset` alone is ``Dataset[Any]``.
     T_co = DefaultTypeVar("T_co", covariant=True, default=Any)
@@ -249,6 +252,7 @@ class BatchIterator(Iterator[T_co]):
         self._lock = threading.Lock()
         self._dropped = 0  # skipped samples that `collate` found unreadable
         self._done = 0, samples.skipped  # position and skipped after the batches so far
+        self._recorder = InlineRecorder(samples)
 
     def __iter__(self) -> Self:
         return self
@@ -291,15 +295,29 @@ class BatchIterator(Iterator[T_co]):
 
     def __next__(self) -> T_co:
         with enter_exclusively(self._lock):
-            while True:
-                batch = self._fill_batch()
-                try:
-                    return self._collate([sample for _, sample in batch])
-                except Exception:
-                    readable = self._drop_unreadable(batch)
-                    if len(readable) == len(batch):
-                        raise
-                    self._pending = readable
+            recorder = self._recorder
+            recorder.begin()
+            count = 0
+            try:
+                items, batch = self._make_batch(recorder)
+                count = items
+                return batch
+            finally:
+                recorder.end(count, self.skipped)
+
+    def _make_batch(self, recorder: InlineRecorder) -> tuple[int, T_co]:
+        """Return the number of samples of the next batch, and the batch."""
+        while True:
+            recorder.begin_fetch()
+            batch = self._fill_batch()
+            recorder.begin_collation()
+            try:
+                return len(batch), self._collate([sample for _, sample in batch])
+            except Exception:
+                readable = self._drop_unreadable(batch)
+                if len(readable) == len(batch):
+                    raise
+                self._pending = readable
 
     def _fill_batch(self) -> list[tuple[int, Any]]:
         """Read the samples of the next batch and count them as done."""
@@ -365,6 +383,37 @@ class BatchIterator(Iterator[T_co]):
         """
         return self._samples.state_after(*self._done)
 
+    def stats(self, since: LoaderStats | None = None) -> LoaderStats:
+        """Return where the time went: who waits for whom.
+
+        Parameters
+        ----------
+        since : LoaderStats, optional
+            Earlier statistics of this iterator, to return those of the time after them.
+
+        Returns
+        -------
+        LoaderStats
+            Of one thread, the caller's: it brings, maps and collates samples inside
+            ``next``, and is `idle` while the caller uses a batch. `cpu` and `runqueue`
+            are extrapolated from some batches.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `since` is not an earlier result of this method.
+
+        Examples
+        --------
+        >>> batches = ds.batches(4)
+        >>> for batch in batches:
+        ...     pass
+        >>> stats = batches.stats()
+        >>> stats.batches, stats.samples, stats.threads
+        (25, 100, 1)
+        """
+        return self._recorder.stats(since)
+
     def close(self) -> None:
         """End the iteration and its prefetching thread.
 
@@ -375,4 +424,5 @@ class BatchIterator(Iterator[T_co]):
         >>> next(batches, "no more")
         'no more'
         """
+        self._recorder.stop()
         self._samples.close()

@@ -6,12 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes
 from fastshard.loader.stats import LoaderStats, LoaderTotals
-from fastshard.loader.times import set_current_times
+from fastshard.loader.times import current_times, set_current_times
 
-__all__ = ["LoaderRecorder"]
+__all__ = ["InlineRecorder", "LoaderRecorder"]
 
 REMOTE = "fastshard.remote.retry"
 REMOTE_COUNTS = ("requests", "retries", "cache_hits")
@@ -63,8 +64,8 @@ class LoaderRecorder:
         since : LoaderStats, optional
             Earlier statistics of this recorder.
         """
-        stats = LoaderStats.of(self._totals())
-        return stats if since is None else stats.after(since)
+        stats = LoaderStats._of(self._totals())
+        return stats if since is None else stats._after(since)
 
     def _totals(self) -> LoaderTotals:
         with self._lock:
@@ -83,6 +84,73 @@ class LoaderRecorder:
         ):
             counts[name] = count - before
         return LoaderTotals(times, counts, ready, waits, len(threads))
+
+
+class InlineRecorder:
+    """Times of an iterator that makes its batches in the consumer's thread.
+
+    Parameters
+    ----------
+    samples : iterator
+        Over samples. If its items are mapped (`is_mapped`), it tells the time that they
+        waited for bytes (`wait_ns`).
+    """
+
+    def __init__(self, samples: Any) -> None:
+        self._samples = samples
+        self._is_mapped = getattr(samples, "is_mapped", True)
+        self._waited = 0  # of `wait_ns`
+        self._skipped: int = samples.skipped
+        self._recorder = LoaderRecorder()
+        self._consumer = self._recorder.consumer
+        self._times = ThreadTimes(is_inline=True)
+        self._outer: ThreadTimes | None = None
+        self._recorder.add(self._times)
+
+    def begin(self) -> None:
+        """Begin a call of ``next``."""
+        self._outer = current_times()
+        set_current_times(self._times)
+        self._consumer.ask(0)
+
+    def begin_fetch(self) -> None:
+        """Begin to read the samples of a batch."""
+        self._times.enter("map" if self._is_mapped else "fetch")
+
+    def begin_collation(self) -> None:
+        """Begin to collate the samples of a batch."""
+        if self._is_mapped:
+            waited = getattr(self._samples, "wait_ns", 0)
+            self._times.fetch += waited - self._waited
+            self._waited = waited
+        self._times.enter("collate")
+
+    def end(self, samples: int, skipped: int) -> None:
+        """End a call of ``next``.
+
+        Parameters
+        ----------
+        samples : int
+            Of the batch; 0: there is none.
+        skipped : int
+            Skipped samples, in total.
+        """
+        self._times.enter("idle")
+        set_current_times(self._outer)
+        if samples:
+            self._consumer.answer(samples, skipped - self._skipped)
+            self._skipped = skipped
+        else:
+            self._consumer.fail()
+            self.stop()
+
+    def stop(self) -> None:
+        """End the measured time."""
+        self._consumer.stop()
+
+    def stats(self, since: LoaderStats | None = None) -> LoaderStats:
+        """Return the statistics; see `LoaderRecorder.stats`."""
+        return self._recorder.stats(since)
 
 
 def _remote_counts() -> tuple[int, int, int]:

@@ -221,12 +221,14 @@ cdef class PrefetchIterator(IteratorBase):
     cdef int wait_for(self, QueuedItem queued) except -1:
         """Wait for an item's bytes; raise the error if they cannot be read."""
         cdef MergedExtent extent
+        cdef uint64_t begun = fs_now()
         cdef bint waited = self.prefetcher.wait(queued.extent.task)
         if queued.earlier is not None:
             for extent in queued.earlier:
                 waited |= self.prefetcher.wait(extent.task)
         if waited:
             self.gil_taken = fs_exact_now()
+            self.wait_ns += fs_now() - begun
         else:
             self.yield_gil()
         if self.prefetcher.failure_count() != 0:

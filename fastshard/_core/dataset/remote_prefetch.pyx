@@ -13,6 +13,7 @@ from fastshard._core.dataset.streams cimport (
     IteratorBase, ItemStream, MemberStream, SampleStream, strip_traceback,
 )
 from fastshard._core.io.source cimport RemoteSource
+from fastshard._core.pages cimport fs_exact_now
 
 from fastshard._core.dataset.shard import stage_bytes
 from fastshard.errors import FastshardError
@@ -64,6 +65,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
 
     cdef object advance(self):
         cdef RequestedItem requested
+        cdef uint64_t begun = fs_exact_now()
         self.fill()
         if not self.queue:
             self.finish()
@@ -78,6 +80,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             cancel_requests(requested)  # of its other members
             self.pop(requested)
             raise
+        self.wait_ns += fs_exact_now() - begun
         self.pop(requested)        # last: KeyboardInterrupt loses no item
         return self.convert(item)
 

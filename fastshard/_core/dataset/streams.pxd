@@ -63,6 +63,7 @@ cdef class IteratorBase:
     cdef Py_ssize_t window         # items
     cdef uint64_t window_bytes
     cdef uint64_t queued_bytes     # of the items in the queue
+    cdef readonly uint64_t wait_ns  # time that items waited for bytes in their turn
     cdef bint ended
     cdef bint invalidated
     cdef uint64_t busy             # 1 while a thread is in a call

@@ -458,6 +458,11 @@ cdef class IteratorBase:
             raise failure from error
 
     @property
+    def is_mapped(self):
+        """Whether items are made of the stream's: mapped or decoded."""
+        return self.make is not None or self.stream.decoder is not None
+
+    @property
     def buffered(self):
         """Bytes of the items that are prefetched and not returned yet."""
         return self.queued_bytes

@@ -115,8 +115,13 @@ cdef class ThreadTimes:
         self.enter(step)
 
     def enter(self, step):
-        """End the step, and begin another; None begins none."""
+        """End the step, and begin another; return the one that ended.
+
+        None is no step.
+        """
+        cdef int before = self.step
         self.switch_to(step_of(step))
+        return None if before == NO_STEP else STEP_NAMES[before]
 
     def stop(self):
         """End the step; called by the thread itself at its end."""

@@ -50,6 +50,10 @@ class ChainIterator(Iterator[T_co]):
         self._lock = threading.Lock()
         self._closed = False
         self._has_stages = bool(dataset._stages)
+        self.is_mapped: bool = self._has_stages or any(
+            part._stages for part in dataset.datasets
+        )
+        self._wait_ns = 0  # of earlier parts
 
     def __iter__(self) -> Self:
         return self
@@ -64,6 +68,11 @@ class ChainIterator(Iterator[T_co]):
     def skipped(self) -> int:
         """The number of skipped items."""
         return self._skipped + (0 if self._items is None else self._items.skipped)
+
+    @property
+    def wait_ns(self) -> int:
+        """Nanoseconds that items waited for bytes."""
+        return self._wait_ns + getattr(self._items, "wait_ns", 0)
 
     def __repr__(self) -> str:
         skipped = f"; {self.skipped:,} skipped" if self.skipped else ""
@@ -114,6 +123,7 @@ class ChainIterator(Iterator[T_co]):
 
     def _end_part(self) -> None:
         if self._items is not None:
+            self._wait_ns = self.wait_ns
             self._skipped += self._items.skipped
             self._items.close()
             self._items = None
