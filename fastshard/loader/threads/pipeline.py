@@ -103,8 +103,8 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         self._gate = _closed_gate()
         self._given = 0  # time of the last batch, ns
-        self._consumer_ns = 0  # between the last batch and the next call
-        self._make_ns = 0  # that the last batch took a thread, if one made it whole
+        self._consumer_ns = 0  # between a batch and the next call, about
+        self._make_ns = 0  # to make a whole batch in one thread, about
 
     # -- The consumer
 
@@ -152,7 +152,8 @@ class Pipeline:
             if self._is_asking:  # the last call ended with a timeout
                 return
             now = time.perf_counter_ns()
-            self._consumer_ns = now - self._given if self._given else 0
+            interval = now - self._given if self._given else 0
+            self._consumer_ns = min(interval, 2 * self._consumer_ns + DIRECT_NS // 16)
             self._is_asking = True
             self._asked += 1
             if len(self._lent) >= self._options.hold:
@@ -201,7 +202,9 @@ class Pipeline:
         self._fetch(work)
         self._prepare_chunk(work, 0, work.rows)
         with self._lock:
-            self._make_ns = time.perf_counter_ns() - began
+            # Others may have run meanwhile: about the least of the last batches.
+            made = time.perf_counter_ns() - began
+            self._make_ns = min(made, self._make_ns * 5 // 4 or made)
 
     # -- The threads
 
