@@ -31,6 +31,7 @@ Take: TypeAlias = "Callable[[tuple[int, int, int]], NDArray[Any]]"
 
 DECODER_NAMES = ("simplejpeg", "pillow", "imagecodecs")
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+MAX_JPEG_SIDE = 65_500  # pixels, of libjpeg
 END = b"\xff\xd9"  # of a JPEG
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # simplejpeg computes sizes in 32 bits; 4 bytes a pixel of CMYK.
@@ -93,30 +94,49 @@ def decode_jpeg(
     tuple
         uint8 ``[height, width, channels]``, and whether it was filled.
     """
-    assert header.jpeg is not None
-    if not header.jpeg.is_one_scan:
-        _check_scans(view, header.jpeg.scan)
+    jpeg = header.jpeg
+    assert jpeg is not None
+    _check_frame(header)
+    if not jpeg.is_one_scan:
+        _check_scans(view, jpeg.scan)
     fast = _fast_decoder(decoder)
     if fast is not None:
         found = fast(view, header, channels, factor, take, True)
         if found is not None:
             return found, False
     try:
-        return _decode_by_pillow(view, channels, factor, "JPEG"), False
-    except MissingLibraryError:
-        if fast is None or decoder is None:
+        return _decode_by_pillow(view, channels, factor), False
+    except MissingLibraryError as error:
+        if fast is None:
             raise
-        raise _fault("not a JPEG that simplejpeg decodes", 0) from None
-    except FormatError:
-        if not fill:
-            raise
-        if fast is not None:
-            found = fast(view, header, channels, factor, take, False)
-            if found is not None:
-                return found, True
-        _, end = count_scans(view, header.jpeg.scan)
-        whole = memoryview(bytes(view[:end]) + END)
-        return _decode_by_pillow(whole, channels, factor, "JPEG"), True
+        # Pillow decodes what others refuse: without it the file may be a good one.
+        refusal = _fault(f"a JPEG that the decoder refuses; {error}", 0)
+    except FormatError as error:
+        refusal = error
+    _, end = count_scans(view, jpeg.scan)
+    if not fill:
+        if bytes(view[end : end + 2]) == END:
+            raise refusal
+        raise _fault("truncated JPEG", end) from refusal
+    if fast is not None:
+        found = fast(view, header, channels, factor, take, False)
+        if found is not None:
+            return found, True
+    # With an end marker libjpeg fills what is missing, and warns of it only.
+    whole = memoryview(bytes(view[:end]) + END)
+    return _decode_by_pillow(whole, channels, factor), True
+
+
+def _check_frame(header: ImageHeader) -> None:
+    assert header.jpeg is not None
+    if max(header.width, header.height) > MAX_JPEG_SIDE:
+        raise _fault(
+            f"JPEG of {header.width:,} x {header.height:,} pixels: libjpeg's limit is "
+            f"{MAX_JPEG_SIDE:,} a side",
+            0,
+        )
+    if header.jpeg.precision != 8:
+        raise _fault(f"JPEG of {header.jpeg.precision} bits, not 8", 0)
 
 
 def _check_scans(view: memoryview, at: int) -> None:
@@ -288,11 +308,10 @@ def _open_by_pillow(view: memoryview, kind: str) -> Any:
         return getattr(plugin, name)(cast("IO[bytes]", ViewFile(view, "<view>")))
 
 
-def _decode_by_pillow(
-    view: memoryview, channels: int, factor: int, kind: str
-) -> NDArray[Any]:
-    image = _open_by_pillow(view, kind)
-    with _Converting(f"not a {kind} that can be decoded"):
+def _decode_by_pillow(view: memoryview, channels: int, factor: int) -> NDArray[Any]:
+    """Decode a JPEG by Pillow."""
+    image = _open_by_pillow(view, "JPEG")
+    with _Converting("not a JPEG that can be decoded"):
         if factor > 1:
             image.draft(None, (image.width // factor, image.height // factor))
         image.load()
