@@ -20,7 +20,7 @@ pytest.importorskip("PIL", reason="no PIL for this Python")
 
 from PIL import Image, ImageOps
 
-from support.pictures import (
+from support.images.pictures import (
     decode_by_pillow,
     encode,
     make_picture,

@@ -1,0 +1,1 @@
+"""Pictures for tests: encoded, patched, damaged."""
