@@ -9,14 +9,16 @@ import io
 import mmap
 import os
 import random
+import tarfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fastshard
-from harness import Tar, array_bytes, contenders
+from harness import SCALE, Tar, array_bytes, contenders, expect
 
 READS = 1000  # per round of hot members
 ROUNDS = 200
@@ -157,6 +159,48 @@ def bench_npy(benchmark: Any, tars: Any, read: Any, shuffled: bool, turn: int) -
         assert np.array_equal(get([i]), np.full(512, i, np.float32))
     benchmark.group = f".npy of float32[512], {'shuffled' if shuffled else 'hot'}"
     time_reads(benchmark, get, order_of(tar.members, shuffled))
+
+
+def tokens_of(folder: Path, is_changing: bool) -> fastshard.Shard:
+    """Return a shard of uint16 arrays of 1, 2, 3, ... tokens, or all of 1500."""
+    with tarfile.open(folder / f"{is_changing}.tar", "w") as tar:
+        for i in range(max(int(3000 * SCALE), 10)):
+            file = io.BytesIO()
+            np.save(file, np.full(i + 1 if is_changing else 1500, i, np.uint16))
+            member = tarfile.TarInfo(f"{i:05d}.npy")
+            member.size = file.tell()
+            file.seek(0)
+            tar.addfile(member, file)
+    return fastshard.open_shard(folder / f"{is_changing}.tar")
+
+
+def length_of_its_own(folder: Path) -> Loop:
+    return call_loop(tokens_of(folder, True).array)
+
+
+def length_of_all(folder: Path) -> Loop:
+    return call_loop(tokens_of(folder, False).array)
+
+
+def length_of_its_own_np_load(folder: Path) -> Loop:
+    shard = tokens_of(folder, True)
+    return call_loop(lambda i: np.load(io.BytesIO(shard[i])))
+
+
+@contenders(
+    ".npy of 3,000 lengths",
+    fastshard=length_of_its_own,
+    fastshard_one_length=length_of_all,
+    np_load=length_of_its_own_np_load,
+)
+def bench_npy_lengths(benchmark: Any, tmp_path: Path, read: Any, turn: int) -> None:
+    loop = read(tmp_path)
+    keys = list(range(max(int(3000 * SCALE), 10)))
+    for i in (0, 7, keys[-1]):
+        assert loop([i])[0] == i
+        assert len(loop([i])) == (1500 if read is length_of_all else i + 1)
+    expect(benchmark, "fastshard", "fastshard one length", 1 / 8)  # <= 1 us more
+    time_reads(benchmark, loop, keys)
 
 
 def raw_fastshard(shard: fastshard.Shard) -> Loop:

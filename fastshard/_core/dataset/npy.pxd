@@ -23,8 +23,10 @@ cdef class LayoutCache:
     cdef Layout second
     cdef Layout third
     cdef list earlier              # layouts before these, by `slot_of`; None: no others
+    cdef dict dtypes               # of plain headers, by their characters; or None
     cdef Layout find(self, const uint8_t *at, uint64_t size)
     cdef int add(self, Layout layout) except -1
+    cdef object find_dtype(self, bytes descr)
 
 
 cdef struct stored_t:              # borrowed: whoever makes one keeps the array

@@ -25,6 +25,7 @@ from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.dataset.npy_header cimport parse_plain_header
 from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.span cimport span_of, span_t, take
@@ -63,6 +64,8 @@ cdef enum:
     CHECKSUM_AT = 148
     CHECKSUM_WIDTH = 8
     MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
+    MAX_LEAD = 12                  # bytes before the literal of a header
+    MAX_DTYPES = 64                # of a cache
 
 cdef uint64_t MAX_OCTAL = 1 << 33  # bytes; the first size of twelve octal digits
 cdef uint64_t MAX_FILE = 1 << 62   # bytes; offsets must be int64 in SQLite
@@ -122,6 +125,31 @@ cdef class LayoutCache:
             self.second = self.first
             self.first = layout
         return 0
+
+    cdef object find_dtype(self, bytes descr):
+        """Return the dtype of these characters, or None if they are of no plain one."""
+        with cython.critical_section(self):
+            if self.dtypes is None:
+                self.dtypes = {}
+            found = self.dtypes.get(descr)
+            if found is None:
+                found = parse_plain_dtype(descr)
+                if found is not None:
+                    if len(self.dtypes) >= MAX_DTYPES:
+                        self.dtypes.clear()
+                    self.dtypes[descr] = found
+        return found
+
+
+cdef object parse_plain_dtype(bytes descr):
+    """Return a dtype without objects, fields and axes, or None."""
+    try:
+        dtype = numpy.dtype(descr.decode("ascii"))
+    except Exception:              # raised again when the literal is evaluated
+        return None
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
+        return None
+    return copy.copy(dtype) if WITHOUT_GIL else dtype  # as `Layout.copy`
 
 
 cdef inline Py_ssize_t slot_of(const uint8_t *at, uint64_t size) noexcept:
@@ -183,25 +211,34 @@ def npy_size(view):
 cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
     """Parse the header of a member; cache it if it is short."""
     cdef span_t span = span_of(at, size)
-    cdef const uint8_t *lead = take(&span, 8)
+    cdef const uint8_t *magic = take(&span, 8)
     cdef const uint8_t *digits
     cdef const uint8_t *text
+    cdef uint8_t[MAX_LEAD] lead    # a copy: mapped bytes may change
     cdef size_t length = 0
     cdef int k, width
     cdef bytes literal
     cdef Layout layout
-    if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
+    if magic != NULL:
+        memcpy(lead, magic, 8)
+    if magic == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
         raise make_fault(0, "its magic is not \\x93NUMPY")
     if not 1 <= lead[6] <= 3 or lead[7] != 0:
         raise make_fault(6, f"unknown version {lead[6]}.{lead[7]}")
     width = 2 if lead[6] == 1 else 4
     digits = take(&span, width)
     if digits != NULL:
+        memcpy(lead + 8, digits, width)
         for k in range(width):
-            length |= <size_t> digits[k] << (8 * k)
+            length |= <size_t> lead[8 + k] << (8 * k)
     if digits == NULL or length > MAX_HEADER or length > span.left:
         raise make_fault(8, "its header is truncated or larger than 1 MiB")
     text = take(&span, length)
+    if length <= CACHED_HEADER - MAX_LEAD:
+        layout = read_plain_layout(lead, 8 + width, text, length, layouts)
+        if layout is not None:
+            layouts.add(layout)
+            return layout
     try:
         literal = (<const char *> text)[:length]
         layout = parse_header(literal, lead[6])
@@ -212,12 +249,49 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
         raise make_fault(8 + width, f"invalid header: {error}") from error
     layout.header_size = 8 + width + length
     if layout.header_size <= CACHED_HEADER:
-        memcpy(layout.header, at, layout.header_size)
-        if memcmp(layout.header + 8 + width, <const char *> literal, length) != 0:
-            return layout          # changed during the read: not cached
+        memcpy(layout.header, lead, 8 + width)
+        memcpy(layout.header + 8 + width, <const char *> literal, length)
         layouts.add(layout)
         if layouts is not shared_layouts:
             shared_layouts.add(layout.copy())
+    return layout
+
+
+cdef Layout read_plain_layout(
+    const uint8_t *lead, size_t lead_size, const uint8_t *text, size_t length,
+    LayoutCache layouts,
+):
+    """Parse a header that NumPy wrote; return None if its literal has another form.
+
+    It is quick enough that shards share none of its results.
+    """
+    cdef Layout layout = Layout.__new__(Layout)
+    cdef uint64_t limit = <uint64_t> PY_SSIZE_T_MAX
+    cdef uint64_t count
+    cdef span_t descr
+    cdef bint is_empty = False
+    cdef int k
+    memcpy(layout.header, lead, lead_size)
+    memcpy(layout.header + lead_size, text, length)
+    layout.header_size = lead_size + length
+    if not parse_plain_header(
+        span_of(layout.header + lead_size, length), &layout.shape, &descr
+    ):
+        return None
+    layout.dtype = layouts.find_dtype((<const char *> descr.at)[:descr.left])
+    if layout.dtype is None:
+        return None
+    layout.nbytes = cnp.PyDataType_ELSIZE(<cnp.dtype> layout.dtype)
+    for k in range(layout.shape.dimensions):
+        count = layout.shape.lengths[k]
+        if count == 0:
+            is_empty = True
+        elif layout.nbytes > limit // count:
+            return None
+        else:
+            layout.nbytes *= count
+    if is_empty:
+        layout.nbytes = 0
     return layout
 
 
@@ -255,7 +329,7 @@ cdef Layout parse_header(bytes text, int version):
     for k, length in enumerate(shape):
         layout.shape.lengths[k] = length
     for length in shape:           # as NumPy, which counts a length of 0 as 1
-        if length > 0 and layout.nbytes > limit // length:
+        if length > limit or (length > 0 and layout.nbytes > limit // length):
             raise ValueError(f"shape {shape!r} is too large")
         layout.nbytes *= max(length, <uint64_t> 1)
     if 0 in shape:
