@@ -268,7 +268,7 @@ cdef Layout read_plain_layout(
     cdef Layout layout = Layout.__new__(Layout)
     cdef uint64_t limit = <uint64_t> PY_SSIZE_T_MAX
     cdef uint64_t count
-    cdef span_t descr
+    cdef span_t descr = span_of(NULL, 0)
     cdef bint is_empty = False
     cdef int k
     memcpy(layout.header, lead, lead_size)
@@ -706,8 +706,11 @@ cdef tuple read_layouts_at(
                 skipped[i] = header
                 continue
             if not own:
-                layout = find_layout(at, size, get_layout_cache(shard))
-                if has_same_header(first, layout):
+                try:
+                    layout = find_layout(at, size, get_layout_cache(shard))
+                except FormatError:
+                    layout = None  # raised again below, with the member
+                if layout is not None and has_same_header(first, layout):
                     skipped[i] = layout.header_size
                     continue
         if own:

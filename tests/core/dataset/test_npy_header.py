@@ -268,3 +268,15 @@ def test_threads_read_headers_of_many_dtypes_and_shapes(make_tar, is_shared):
 
     with fastshard.open_shard(path) as shard, ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(16)))
+
+
+def test_a_damaged_member_among_equal_ones_is_named(make_tar):
+    good = saved(np.arange(4))
+    path = make_tar({"0.npy": good, "1.npy": b"not" + good[3:], "2.npy": good})
+    with fastshard.open(path) as ds:
+        for call in (lambda: ds.columns([0, 1, 2], "npy"), ds.batches(3).__next__):
+            with pytest.raises(FormatError, match="magic") as caught:
+                call()
+            assert caught.value.member == "1.npy"
+            assert caught.value.path == str(path)
+            assert caught.value.offset == int(fastshard.open_shard(path).offsets[1])

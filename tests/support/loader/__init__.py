@@ -1,0 +1,1 @@
+"""Batches of loaders, compared with those of `batches`."""
