@@ -55,6 +55,7 @@ from fastshard.errors import (
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
+from fastshard.loader.recorder import record_bytes
 from fastshard.loader.times import current_times
 from fastshard.loader.tokens import Packing, TokenOptions
 
@@ -307,6 +308,8 @@ class Dataset(BaseDataset[T_co]):
                 fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
             elif reading.prefetch:
                 prefetch_samples(samples, reading.window_bytes)
+            if times is not None:
+                record_bytes(times, samples)
         finally:
             if times is not None:
                 times.enter(step)

@@ -310,9 +310,10 @@ class BatchIterator(Iterator[T_co]):
         while True:
             recorder.begin_fetch()
             batch = self._fill_batch()
-            recorder.begin_collation()
+            samples = [sample for _, sample in batch]
+            recorder.begin_collation(samples)
             try:
-                return len(batch), self._collate([sample for _, sample in batch])
+                return len(batch), self._collate(samples)
             except Exception:
                 readable = self._drop_unreadable(batch)
                 if len(readable) == len(batch):

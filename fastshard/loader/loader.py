@@ -11,7 +11,9 @@ from weakref import finalize
 
 from fastshard._util.options import check_choice
 from fastshard.loader.buffers import Allocate
+from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.source import BatchSource
+from fastshard.loader.stats import LoaderStats
 from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, LoaderOnError
 from fastshard.loader.threads.cpus import count_cpus
 from fastshard.loader.threads.lifetime import (
@@ -132,6 +134,7 @@ class Loader(Iterator[T_co]):
         self._options = options
         self._is_skippable = is_skippable
         self._lock = threading.Lock()
+        self._recorder = LoaderRecorder()
         self._pipeline: Pipeline | None = None
         self._finalizer: finalize[Any, Any] | None = None
         self._is_closed = False
@@ -205,8 +208,17 @@ class Loader(Iterator[T_co]):
             )
         if not self._lock.acquire(blocking=False):
             raise ValueError("another thread is in this iterator")
+        consumer, pipeline = self._recorder.consumer, self._pipeline
+        consumer.ask(0 if pipeline is None else pipeline.ready())
         try:
-            return self._next()
+            done, skipped = self._done, self._skipped
+            batch = self._next()
+            skipped = self._skipped - skipped
+            consumer.answer(self._done - done - skipped, skipped)
+            return batch
+        except BaseException:
+            consumer.fail()
+            raise
         finally:
             self._lock.release()
 
@@ -249,6 +261,7 @@ class Loader(Iterator[T_co]):
             self._passed[0],
             len(self._source),
             len(self),
+            self._recorder,
         )
         register_pipeline(pipeline)
         self._finalizer = finalize(self, _stop, pipeline)
@@ -296,6 +309,40 @@ class Loader(Iterator[T_co]):
         """
         return self._source.state_after(self._done, self._skipped)
 
+    def stats(self, since: LoaderStats | None = None) -> LoaderStats:
+        """Return where the time went: who waits for whom.
+
+        Any thread may call it, at any time.
+
+        Parameters
+        ----------
+        since : LoaderStats, optional
+            Earlier statistics of this loader, to return those of the time after them.
+
+        Returns
+        -------
+        LoaderStats
+            Since the first batch was asked for, until now or the loader's end. In a
+            forked child they begin anew.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `since` is not an earlier result of this method.
+
+        Examples
+        --------
+        >>> with ds.loader(4, threads=2) as loader:
+        ...     for batch in loader:
+        ...         pass
+        >>> stats = loader.stats()
+        >>> stats.batches, stats.samples, stats.skipped
+        (25, 100, 0)
+        >>> stats.verdict in ("consumer", "storage", "decode")
+        True
+        """
+        return self._recorder.stats(since)
+
     def close(self) -> None:
         """End the iteration and its threads.
 
@@ -310,6 +357,7 @@ class Loader(Iterator[T_co]):
         'no more'
         """
         self._is_closed = True
+        self._recorder.consumer.stop()
         pipeline = self._pipeline
         self._halt()
         if pipeline is not None and running_pipeline() is not pipeline:
@@ -324,6 +372,7 @@ class Loader(Iterator[T_co]):
 
     def _continue_in_child(self) -> None:
         self._lock = threading.Lock()
+        self._recorder = LoaderRecorder()
         self._pipeline = None
         if self._finalizer is not None:
             self._finalizer.detach()

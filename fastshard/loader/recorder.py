@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fastshard._core.dataset.gather import count_bytes
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes
 from fastshard.loader.stats import LoaderStats, LoaderTotals
 from fastshard.loader.times import current_times, set_current_times
 
-__all__ = ["InlineRecorder", "LoaderRecorder"]
+__all__ = ["InlineRecorder", "LoaderRecorder", "record_bytes"]
 
 REMOTE = "fastshard.remote.retry"
+COUNTED = 16  # samples of a batch whose bytes are counted
 REMOTE_COUNTS = ("requests", "retries", "cache_hits")
 THREAD_COUNTS = ("bytes_read", "bytes_decoded", "filled")
 
@@ -33,6 +35,7 @@ class LoaderRecorder:
         self.consumer = ConsumerTimes()
         self._threads: list[ThreadTimes] = []
         self._lock = threading.Lock()  # of the list
+        self._inline: ThreadTimes | None = None
         self._remote = _remote_counts()
 
     def add(self, times: ThreadTimes) -> None:
@@ -42,10 +45,11 @@ class LoaderRecorder:
             self.consumer.begin()
 
     @contextmanager
-    def thread(self, step: str = "idle") -> Iterator[ThreadTimes]:
+    def thread(self) -> Iterator[ThreadTimes]:
         """Times of the calling thread, from here to the end of the block."""
         times = ThreadTimes()
-        times.start(step)
+        self.consumer.begin()
+        times.start(self.consumer.first)
         self.add(times)
         set_current_times(times)
         try:
@@ -53,6 +57,21 @@ class LoaderRecorder:
         finally:
             set_current_times(None)
             times.stop()
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Times of the consumer's thread, which makes a batch in the block."""
+        if self._inline is None:
+            self._inline = ThreadTimes(is_inline=True)
+            self._inline.start(self.consumer.first)
+            self.add(self._inline)
+        outer = current_times()
+        set_current_times(self._inline)
+        try:
+            yield
+        finally:
+            self._inline.enter("idle")
+            set_current_times(outer)
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
         """Return the statistics since the start, or since earlier ones.
@@ -117,13 +136,15 @@ class InlineRecorder:
         """Begin to read the samples of a batch."""
         self._times.enter("map" if self._is_mapped else "fetch")
 
-    def begin_collation(self) -> None:
+    def begin_collation(self, samples: list[Any]) -> None:
         """Begin to collate the samples of a batch."""
         if self._is_mapped:
             waited = getattr(self._samples, "wait_ns", 0)
             self._times.fetch += waited - self._waited
             self._waited = waited
         self._times.enter("collate")
+        if not self._is_mapped:
+            record_bytes(self._times, samples)
 
     def end(self, samples: int, skipped: int) -> None:
         """End a call of ``next``.
@@ -151,6 +172,14 @@ class InlineRecorder:
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
         """Return the statistics; see `LoaderRecorder.stats`."""
         return self._recorder.stats(since)
+
+
+def record_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
+    """Count the stored bytes of samples: of some, the others are extrapolated."""
+    if not times.samples_due(len(samples)):
+        return
+    some = samples[:: -(-len(samples) // COUNTED)]
+    times.count_bytes(count_bytes(some), len(some))
 
 
 def _remote_counts() -> tuple[int, int, int]:

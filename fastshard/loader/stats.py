@@ -100,7 +100,7 @@ class LoaderStats:
     batches, samples : int
         Returned ones.
     bytes_read : int
-        Stored bytes of samples.
+        Stored bytes of samples, extrapolated from some of each batch.
     bytes_decoded : int
         Bytes of decoded images.
     skipped : int

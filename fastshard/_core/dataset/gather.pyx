@@ -30,7 +30,7 @@ from fastshard._core.threads cimport (
 import os
 from array import array
 
-from fastshard.errors import FormatError
+from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
     MAX_THREADS = 64
@@ -708,6 +708,29 @@ def prefetch_samples(list samples not None, uint64_t most):
                 break
             pieces.add_cold(shard, member)
     pieces.page_in()
+
+
+def count_bytes(samples not None):
+    """Return the stored bytes of the visible fields of samples; others count 0.
+
+    Parameters
+    ----------
+    samples : sequence
+        Samples; other objects and unreadable samples are passed over.
+    """
+    cdef Shard shard
+    cdef uint64_t offset, size
+    cdef uint64_t total = 0
+    for sample in samples:
+        if not isinstance(sample, SampleBase):
+            continue
+        try:
+            for shard, member in (<SampleBase> sample).samples.visible_members(sample):
+                shard.extent(shard.open_source(), member, &offset, &size)
+                total += size
+        except (FastshardError, OSError):
+            continue
+    return total
 
 
 def prefetch_members(list shards not None, list members not None, uint64_t most):

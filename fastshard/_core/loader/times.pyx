@@ -26,6 +26,7 @@ cdef enum:
     ATTEMPTS = 10000               # reads of clocks that change meanwhile
 
 cdef uint64_t PROBE_EVERY = 20_000_000  # ns between probes of a step
+cdef uint64_t COUNT_EVERY = 10_000_000  # ns between counts of bytes
 cdef str SCHEDSTAT = "/proc/thread-self/schedstat"
 cdef tuple STEP_NAMES = ("fetch", "map", "collate", "full", "idle")
 
@@ -76,6 +77,10 @@ cdef class ThreadTimes:
     cdef public uint64_t bytes_read
     cdef public uint64_t bytes_decoded
     cdef public uint64_t filled
+    cdef uint64_t uncounted        # samples whose bytes are not in `bytes_read`
+    cdef uint64_t counted          # samples, and their bytes
+    cdef uint64_t counted_bytes
+    cdef uint64_t next_count
     cdef bint is_inline
     cdef uint64_t change           # odd while the thread changes what follows
     cdef int step
@@ -95,6 +100,7 @@ cdef class ThreadTimes:
     cdef uint64_t runqueue[NO_STEP]
     cdef int fd                    # of schedstat; -1: there is none
     cdef object owner              # process and thread that opened it
+    cdef tuple base                # cpu and runqueue at the thread's start
     cdef tuple last                # cpu and runqueue at the thread's end
 
     def __cinit__(self, *, bint is_inline=False):
@@ -109,10 +115,32 @@ cdef class ThreadTimes:
     def __reduce__(self):
         raise TypeError("ThreadTimes does not pickle")
 
-    def start(self, step="idle"):
-        """Begin in a step; called by the thread itself."""
+    def start(self, uint64_t since=0):
+        """Begin idle, as if since an earlier time; called by the thread itself."""
         self.open_schedstat()
-        self.enter(step)
+        self.base = self.read_schedstat() or (0, 0)
+        self.switch_to(IDLE)
+        if since:
+            self.since = since
+
+    def samples_due(self, uint64_t samples):
+        """Return whether to call `count_bytes` for samples that were read.
+
+        Now and then; for the others bytes are extrapolated.
+        """
+        cdef uint64_t now = fs_exact_now()
+        self.uncounted += samples
+        if now < self.next_count:
+            return False
+        self.next_count = now + COUNT_EVERY
+        return True
+
+    def count_bytes(self, uint64_t nbytes, uint64_t samples):
+        """Count the stored bytes of some of the samples that were read."""
+        self.bytes_read += scaled(nbytes, self.uncounted, samples)
+        self.uncounted = 0
+        self.counted_bytes += nbytes
+        self.counted += samples
 
     def enter(self, step):
         """End the step, and begin another; return the one that ended.
@@ -244,13 +272,17 @@ cdef class ThreadTimes:
         times = {STEP_NAMES[k]: own[k] for k in range(NO_STEP)}
         blocked = fetch + own[FETCH] - min(own[FETCH], on_cpu)
         times["fetch"] += fetch
-        times |= {"decode": decode, "resize": resize, "bytes_read": self.bytes_read}
+        uncounted = scaled(self.counted_bytes, self.uncounted, self.counted)
+        times |= {"decode": decode, "resize": resize}
+        times["bytes_read"] = self.bytes_read + uncounted
         times |= {"bytes_decoded": self.bytes_decoded, "filled": self.filled}
         found = self.last or self.read_schedstat()
         if found is None:
             found = None, None
         elif self.is_inline:
             found = cpu, runqueue
+        else:
+            found = found[0] - self.base[0], found[1] - self.base[1]
         times["cpu"], times["runqueue"] = found
         times["blocked"] = None if found[0] is None else blocked
         return times
@@ -265,7 +297,7 @@ cdef class ConsumerTimes:
     """
 
     cdef uint64_t change           # odd while the consumer changes what follows
-    cdef uint64_t first            # start; 0: not begun
+    cdef readonly uint64_t first   # start; 0: not begun
     cdef uint64_t last             # last change
     cdef uint64_t end              # of the loader; 0: it goes on
     cdef bint is_waiting

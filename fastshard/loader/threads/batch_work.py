@@ -8,10 +8,18 @@ from typing import Any, Literal, TypeAlias
 
 from fastshard.loader.buffers import BufferSet
 from fastshard.loader.source import BatchSource
+from fastshard.loader.times import current_times
 
-__all__ = ["BatchSteps", "BatchWork", "LoaderOnError"]
+__all__ = ["BatchSteps", "BatchWork", "LoaderOnError", "enter_step"]
 
 LoaderOnError: TypeAlias = Literal["raise", "skip", "mask"]
+
+
+def enter_step(step: str) -> None:
+    """Begin a step of the running thread, for statistics."""
+    times = current_times()
+    if times is not None:
+        times.enter(step)
 
 
 class BatchWork:
@@ -115,6 +123,7 @@ class BatchSteps:
 
     def fetch(self, work: BatchWork) -> None:
         """Fetch the samples of a batch."""
+        enter_step("fetch")
         try:
             work.items = self._fetch(work, work.start, work.stop)
         except BaseException as error:
@@ -144,6 +153,7 @@ class BatchSteps:
 
     def prepare(self, work: BatchWork, row: int, stop: int) -> None:
         """Map and decode the rows of a chunk."""
+        enter_step("map")
         at = row
         try:
             if self._on_error == "raise":
@@ -174,6 +184,7 @@ class BatchSteps:
 
     def collate(self, work: BatchWork, buffers: BufferSet | None) -> None:
         """Collate the rows of a batch that did not fail."""
+        enter_step("collate")
         items = work.items
         work.items = []
         if work.error is not None:

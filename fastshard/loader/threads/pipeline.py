@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fastshard.loader.buffers import Allocate, BufferSet
-from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
+from fastshard.loader.recorder import LoaderRecorder
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, enter_step
 
 __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipeline"]
 
@@ -69,6 +70,8 @@ class Pipeline:
         Position of the first sample, and the number of all samples.
     count : int
         Number of batches from there on.
+    recorder : LoaderRecorder
+        Statistics of the loader.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class Pipeline:
         start: int,
         total: int,
         count: int,
+        recorder: LoaderRecorder,
     ) -> None:
         self._steps = steps
+        self.recorder = recorder
         self._options = options
         self._start = start
         self._total = total
@@ -133,7 +138,8 @@ class Pipeline:
                 if work is None:
                     self._is_waiting = True
             if work is not None:
-                self._make(work)
+                with self.recorder.inline():
+                    self._make(work)
                 continue
             if not self._threads:
                 self._start_threads()
@@ -239,6 +245,7 @@ class Pipeline:
                     if self._is_over():
                         return
                     self._idle.append(gate)
+                    enter_step("full" if self._is_full() else "idle")
             if claim is None:
                 if self._is_stopping:  # set by a finalizer, before the gate was listed
                     return
@@ -292,6 +299,12 @@ class Pipeline:
         if self._free:
             return self._free.pop()
         return BufferSet(self._options.allocate)
+
+    def _is_full(self) -> bool:
+        """Return whether no work is begun before the consumer asks for more."""
+        return self._opened >= self._limit() and all(
+            work.is_fetched for work in self._works
+        )
 
     def _is_over(self) -> bool:
         """Return whether no work will come: all batches are claimed."""
@@ -348,6 +361,7 @@ class Pipeline:
                 works = self._open_fetched()
                 if not works:
                     self._fetcher = gate
+                    enter_step("full")
             if works:
                 self._fetch_plan(works)
             elif self._is_stopping:
@@ -371,6 +385,7 @@ class Pipeline:
         first, last = works[0], works[-1]
         items: list[object] | None = None
         if len(works) > 1:
+            enter_step("fetch")
             try:
                 items = self._steps.source.fetch(first.start, last.stop)
             except Exception:
@@ -429,7 +444,8 @@ def _run_body(pipeline: Pipeline, body: Callable[[], None]) -> None:
     """Run the body of a thread; its errors reach the consumer."""
     _running.pipeline = pipeline
     try:
-        body()
+        with pipeline.recorder.thread():
+            body()
     except BaseException as error:
         pipeline.fail(error)
     finally:
