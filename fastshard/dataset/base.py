@@ -154,6 +154,13 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if not is_missing(type(self), name)]
 
+    def _at_epoch(self, epoch: int) -> Self:
+        """Return the dataset with random crops of images as in an epoch.
+
+        Combined datasets call it with the epoch of their own shuffle.
+        """
+        return self
+
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""
         return True
@@ -163,9 +170,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     def _select(self, key: Any) -> Self:
         """Return a dataset of the items selected by a slice, positions or a mask."""
-        return self._with_plan(
-            Plan(compose(self._order(), select_positions(len(self), key)))
-        )
+        selected = compose(self._order(), select_positions(len(self), key))
+        return self._with_plan(self._plan.select(selected))
 
     def _map_item(self, item: Any) -> Any:
         for stage in self._stages:
@@ -253,7 +259,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         shuffling = Shuffling(check_seed(seed), check_seed(epoch), block)
         plan = self._plan
         if not plan.is_plain:
-            plan = Plan(self._order())
+            plan = plan.select(self._order())
         return self._with_plan(plan._replace(shuffling=shuffling))
 
     def split_by_rank(
@@ -311,7 +317,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             )
         plan = self._plan
         if plan.split is not None or plan.worker is not None:
-            plan = Plan(self._order())
+            plan = plan.select(self._order())
         split = Split(rank, world_size, drop_last)
         return self._with_plan(plan._replace(split=split))
 
@@ -422,7 +428,9 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             shuffling = Shuffling(check_seed(seed), 0, None)
             order = compose(order, shuffling.order(total))
         return [
-            self._with_plan(Plan(compose(order, Stride(end - n, 1, n, total))))
+            self._with_plan(
+                self._plan.select(compose(order, Stride(end - n, 1, n, total)))
+            )
             for n, end in zip(counts, accumulate(counts), strict=True)
         ]
 
@@ -915,9 +923,9 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         positions: Sequence[int],
         row: int,
         rows: int,
-        buffers: BufferSet,
+        buffers: BufferSet | None,
     ) -> list[Any]:
-        """Do what `_finish` does; arrays may be decoded into the rows of a batch.
+        """Do what `_finish` does, and decode images, into the rows of a batch if given.
 
         Parameters
         ----------
@@ -925,8 +933,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             As for `_finish`.
         row, rows : int
             The first item's row in the batch, and the number of its rows.
-        buffers : BufferSet
-            Memory of the batch.
+        buffers : BufferSet or None
+            Memory of the batch; None: images have memory of their own.
         """
         return self._finish(items, positions)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
 from fastshard._util.options import check_choice
+from fastshard.dataset.images import ImageSample, common_shape
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.formats.decoders import (
     DECODERS,
@@ -322,6 +323,9 @@ class Collation:
                 _list_item(sample, field)
             else:
                 sample.array(field)
+        if isinstance(sample, ImageSample):
+            for field in sample.images:  # also of fields that it lacks
+                sample.array(field)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return memory for a stack."""
@@ -341,16 +345,10 @@ class Collation:
         """Collate samples or values; `prefix` precedes the fields' names in `out`."""
         lengths: Lengths = {}
         kinds = set(map(type, samples))
-        kind = type(samples[0])
-        if (
-            len(kinds) == 1
-            and issubclass(kind, Sample)
-            and not issubclass(kind, CopiedSample)
-        ):
-            batch = self._collate_samples(samples, prefix, lengths)
-        elif all(isinstance(sample, Sample) for sample in samples):  # some are copies
-            dicts = [_decode_cheaply(sample) for sample in samples]
-            batch = self._collate_mappings(dicts, prefix, lengths)
+        if kinds == {ImageSample}:
+            batch = self._collate_images(samples, prefix, lengths)
+        elif all(issubclass(kind, Sample) for kind in kinds):
+            batch = self._collate_stored(samples, prefix, lengths)
         elif len(kinds) == 1 and is_typed(samples[0]):
             batch = self._collate_objects(samples, prefix, lengths)
         elif all(isinstance(sample, Mapping) for sample in samples):
@@ -361,10 +359,59 @@ class Collation:
             batch[LENGTHS] = lengths
         return batch
 
-    def _collate_samples(
-        self, samples: list[Sample], prefix: str, lengths: Lengths
+    def _collate_images(
+        self, samples: list[ImageSample], prefix: str, lengths: Lengths
     ) -> dict[str, Any]:
-        """Collate raw samples, straight from the shards."""
+        """Collate samples with images, which are decoded into the rows of a stack."""
+        first = samples[0]
+        images = tuple(first.images)
+        for sample in samples:
+            if tuple(sample.images) != images:
+                raise _unequal_fields(first.key, images, sample.key, sample.images)
+            for field in images:
+                if field not in sample:
+                    sample.view(field)  # raises
+        stored = [sample.stored for sample in samples]
+        batch = self._collate_stored(stored, prefix, lengths, frozenset(images))
+        for field in images:
+            batch[field] = self._stack_images(samples, field, prefix, lengths)
+        return {name: batch[name] for name in (KEYS, *first.keys())}
+
+    def _stack_images(
+        self, samples: list[ImageSample], field: str, prefix: str, lengths: Lengths
+    ) -> Any:
+        """Decode a field into one stack; collate decoded images of several sizes."""
+        shape = common_shape(samples, field)
+        if shape is None:
+            pictures = [sample[field] for sample in samples]
+            return self.collate_values(pictures, prefix + field, lengths)
+        stack = self._output(prefix + field, (len(samples), *shape), "u1")
+        for sample, row in zip(samples, stack, strict=True):
+            sample.read_into(field, row)
+        return self._wrap(stack, prefix + field, lengths)
+
+    def _collate_stored(
+        self,
+        samples: list[Any],
+        prefix: str,
+        lengths: Lengths,
+        left_out: frozenset[str] = frozenset(),
+    ) -> dict[str, Any]:
+        """Collate raw samples without the fields that are left out."""
+        kinds = set(map(type, samples))
+        if len(kinds) == 1 and not isinstance(samples[0], CopiedSample):
+            return self._collate_samples(samples, prefix, lengths, left_out)
+        dicts = [_decode_cheaply(sample, left_out) for sample in samples]
+        return self._collate_mappings(dicts, prefix, lengths)
+
+    def _collate_samples(
+        self,
+        samples: list[Sample],
+        prefix: str,
+        lengths: Lengths,
+        left_out: frozenset[str],
+    ) -> dict[str, Any]:
+        """Collate raw samples of one type, straight from the shards."""
         first = samples[0]
         fields = first.keys()
         odd = find_odd_width(samples)
@@ -376,6 +423,8 @@ class Collation:
                 "select the other fields, ds.select_fields(...)"
             )
         batch: dict[str, Any] = {KEYS: [sample.key for sample in samples]}
+        if left_out:
+            fields = [field for field in fields if field not in left_out]
         layouts = {field: first.layout_of(field) for field in fields}
         arrays = tuple(field for field in fields if layouts[field] != VALUE)
         stacks = first._stack_fields(
@@ -666,6 +715,10 @@ def read_column(
         dtype and shape of the raw value, each None if not given.
     """
     dtype, shape = given
+    if samples and isinstance(samples[0], ImageSample):
+        if field in samples[0].images and dtype is None:
+            return _read_images(samples, field, ragged)
+        samples = [getattr(sample, "stored", sample) for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:
         layout = FieldLayout("raw", dtype, shape)
@@ -687,6 +740,21 @@ def read_column(
         raise _ragged_column(samples, field, error) from None
 
 
+def _read_images(samples: list[Any], field: str, ragged: Ragged) -> Any:
+    """Decode one field of samples with images; stack it if sizes are equal."""
+    if common_shape(samples, field) is None and ragged == "error":
+        _check_column(samples, field, [sample[field] for sample in samples])
+    return Collation()._stack_images(samples, field, "", {})
+
+
+def _check_column(samples: list[Any], field: str, arrays: Iterable[Any]) -> None:
+    """Raise RaggedError if arrays of samples differ."""
+    try:
+        _check_equal(arrays)
+    except UnequalError as error:
+        raise _ragged_column(samples, field, error) from None
+
+
 def _read_decoded(
     samples: list[Sample], field: str, ragged: Ragged, is_custom: bool
 ) -> Any:
@@ -698,10 +766,7 @@ def _read_decoded(
     values = [sample._decode_field(field) for sample in samples]
     values = load_images(values, samples, field)
     if ragged == "error" and isinstance(values[0], np.ndarray):
-        try:
-            _check_equal(map(np.asarray, values))
-        except UnequalError as error:
-            raise _ragged_column(samples, field, error) from None
+        _check_column(samples, field, map(np.asarray, values))
     return Collation("list").collate_values(values, field, None)
 
 
@@ -809,8 +874,11 @@ def _list_item(sample: Sample, field: str) -> Any:
     return sample._decode_field(field)
 
 
-def _decode_cheaply(sample: Sample) -> dict[str, Any]:
-    return {KEYS: sample.key} | {field: _list_item(sample, field) for field in sample}
+def _decode_cheaply(
+    sample: Sample, left_out: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    fields = (field for field in sample if field not in left_out)
+    return {KEYS: sample.key} | {field: _list_item(sample, field) for field in fields}
 
 
 def _unequal_fields(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -33,8 +34,18 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.images import (
+    ImageFields,
+    ImageMaker,
+    ImageSample,
+    base_position,
+    check_rows,
+    decode_rows,
+    image_fields,
+    read_pictures,
+)
 from fastshard.dataset.iteration import ErrorHandler, T_co
-from fastshard.dataset.order.plan import Plan
+from fastshard.dataset.order.plan import Plan, check_seed
 from fastshard.dataset.order.selection import (
     RAISE,
     apply_mask,
@@ -63,8 +74,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
+    from fastshard._core.table.order import Order
+    from fastshard.dataset.images import Crop, ImageDecoder, ImageMode, Truncated
     from fastshard.dataset.tokens import TokenDataset
     from fastshard.dataset.verify import Fault
+    from fastshard.loader.buffers import BufferSet
 
 __all__ = [
     "Dataset",
@@ -128,10 +142,12 @@ class Dataset(BaseDataset[T_co]):
         "_direct_locator",
         "_field_infos",
         "_fields",
+        "_images",
         "_is_changed",
         "_is_narrowed",
         "_keys",
         "_locator",
+        "_own_order",
         "_plan",
         "_required",
         "_set",
@@ -147,6 +163,7 @@ class Dataset(BaseDataset[T_co]):
         required: bool = True,
         decoders: Mapping[str, Decoder] | None = None,
         stages: tuple[Callable[[Any], Any], ...] = (),
+        images: ImageFields | None = None,
     ) -> None:
         if not isinstance(shards, ShardSet):
             raise TypeError(
@@ -159,11 +176,13 @@ class Dataset(BaseDataset[T_co]):
         self._required = required
         self._decoders = decoders
         self._is_narrowed = fields is not None or decoders is not None
-        self._is_changed = self._is_narrowed or bool(stages)
+        self._is_changed = self._is_narrowed or bool(stages) or images is not None
         self._stages = stages
+        self._images = images
         self._keys: DatasetKeys | None = None
         self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
+        self._own_order: Order | None = None  # then, too; None: all in order
         # The fast path of ds[i]: samples as they are, or as one decoder makes them.
         self._direct_locator: SampleLocator | None = None
         self._count = 0
@@ -176,6 +195,7 @@ class Dataset(BaseDataset[T_co]):
             "required": self._required,
             "decoders": self._decoders,
             "stages": self._stages,
+            "images": self._images,
         }
         shards = changes.pop("shards", self._set)
         return Dataset(shards, **(options | changes))
@@ -184,12 +204,12 @@ class Dataset(BaseDataset[T_co]):
         """Count the samples on first use and return their locator."""
         if self._locator is None or self._set.closed:
             locator = self._set.locator()
-            order = self._plan.order(locator.total)
+            self._own_order = order = self._plan.order(locator.total)
             self._locator = locator if order is None else locator.ordered(order)
             self._count = self._locator.count
             if not self._is_changed:
                 self._direct_locator = self._locator
-            elif not self._is_narrowed:
+            elif not self._is_narrowed and self._images is None:
                 make = self._item_maker()
                 if isinstance(make, SampleDecoder):
                     self._direct_locator = self._locator.decoding(make)
@@ -271,7 +291,16 @@ class Dataset(BaseDataset[T_co]):
         item = locator.at(i)
         if self._is_narrowed:
             item.narrow(self._fields, self._required, self._decoders)
+        if self._images is not None:
+            (item,) = self._wrap([item], [i])
         return self._map_item_at(item, i) if self._stages else item
+
+    def _wrap(self, samples: list[Any], positions: Iterable[int]) -> list[Any]:
+        """Return samples whose images are decoded, of a dataset that has some."""
+        assert self._images is not None
+        numbers, order = range(self._count), self._own_order
+        found = [base_position(order, numbers[i]) for i in positions]
+        return self._images.wrap(samples, found, self._plan.epoch)
 
     def _get_samples(self, positions: Iterable[int]) -> list[Any]:
         """Return samples by position, with selected fields, not mapped."""
@@ -294,7 +323,10 @@ class Dataset(BaseDataset[T_co]):
         Bytes of local shards are brought into the page cache, those of remote shards
         into the samples.
         """
-        return self._load(self._get_samples(positions), only)
+        if self._images is None:
+            return self._load(self._get_samples(positions), only)
+        positions = list(positions)
+        return self._wrap(self._load(self._get_samples(positions), only), positions)
 
     def _load(
         self, samples: list[Any], only: tuple[str, ...] | None = None
@@ -356,6 +388,23 @@ class Dataset(BaseDataset[T_co]):
 
     def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
         return self._map_items(items, positions) if self._stages else items
+
+    @property
+    def _is_finished(self) -> bool:
+        return not self._stages and self._images is None
+
+    def _prepare_rows(
+        self,
+        items: list[Any],
+        positions: Sequence[int],
+        row: int,
+        rows: int,
+        buffers: BufferSet | None,
+    ) -> list[Any]:
+        items = self._finish(items, positions)
+        if self._images is None:
+            return items
+        return decode_rows(items, row, rows, buffers)
 
     def _name_at(self, position: int) -> str:
         sample = self._get_samples([position])[0]
@@ -429,7 +478,33 @@ class Dataset(BaseDataset[T_co]):
         (array([ 0,  6, 13]), b'text 90')
         """
         names = (fields,) if isinstance(fields, str) else fields
+        if self._images is not None:
+            images = self._images.only(self._images if names is None else names)
+            if images is not None:
+                return self._read_images(positions, out, images, names)
         return gather_samples(self._get_samples(positions), out, names, threads)
+
+    def _read_images(
+        self,
+        positions: Iterable[int],
+        out: Any,
+        images: ImageFields,
+        fields: Sequence[str] | None,
+    ) -> NDArray[np.int64]:
+        """Decode the pictures of one field into a buffer; see `read_into`."""
+        import numpy as np
+
+        names = list(images)
+        if len(names) != 1 or (fields is not None and len(fields) != 1):
+            raise ValueError(
+                "pictures are read one field at a time: "
+                f"read_into(positions, out, fields={names[0]!r})"
+            )
+        positions = list(positions)
+        rows = check_rows(out, len(positions), images[names[0]].reader.row_shape)
+        samples: list[ImageSample] = self._load_samples(positions, tuple(names))
+        read_pictures(samples, names[0], rows)
+        return np.arange(len(positions) + 1) * (rows.nbytes // max(1, len(rows)))
 
     def columns(
         self,
@@ -505,6 +580,8 @@ class Dataset(BaseDataset[T_co]):
             fields = [name for name, given in types.items() if given == (None, None)]
         if self._fields is not None:
             fields = [field for field in fields if field in self._fields]
+        if self._images is not None:
+            fields = [field for field in fields if field not in self._images]
         return self._set.stack_columns(self._prepare(), positions, tuple(fields))
 
     def _iterator(
@@ -525,14 +602,22 @@ class Dataset(BaseDataset[T_co]):
             stream = PositionStream(self._prepare(), *narrowing)
         make = self._item_maker()
         stream.decoder = make if isinstance(make, SampleDecoder) else None
-        return self._set.iterate(
+        describe = StateMaker(self, failed)
+        images = None
+        if self._images is not None:
+            place = describe.base_position
+            make = images = ImageMaker(self._images, self._plan.epoch, place, make)
+        iterator = self._set.iterate(
             stream,
             window,
             make,
-            StateMaker(self, failed),
+            describe,
             on_error=on_error,
             skipped=self._plan.skipped,
         )
+        if images is not None:
+            images.iterator = ref(iterator)
+        return iterator
 
     def _shard_iterator(self, k: int) -> PrefetchIterator | RemotePrefetchIterator:
         """Return an iterator over the samples of a shard, in its order, mapped."""
@@ -547,7 +632,7 @@ class Dataset(BaseDataset[T_co]):
         match self._stages:
             case ():
                 return None
-            case (DecodeStage(fields=()) as stage,):
+            case (DecodeStage(fields=()) as stage,) if self._images is None:
                 return self._set.sample_decoder() or stage
             case (stage,):
                 return stage
@@ -670,11 +755,13 @@ class Dataset(BaseDataset[T_co]):
             raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
         self._require_unmapped("select_fields")
         _check_fields("select_fields", fields)
-        narrowed = self._replace(fields=fields)
+        images = None if self._images is None else self._images.only(fields)
+        narrowed = self._replace(fields=fields, images=images)
         if missing == "raise":
             return narrowed
         mask = collect_mask(self._set, lambda k: self._set.samples(k).having(fields))
-        return narrowed._replace(plan=Plan(apply_mask(mask, self._order())))
+        selected = self._plan.select(apply_mask(mask, self._order()))
+        return narrowed._replace(plan=selected)
 
     def filter(
         self,
@@ -919,6 +1006,123 @@ class Dataset(BaseDataset[T_co]):
         found = TokenDocuments(self._set, self._plan, field, kind, options)
         return TokenDataset(found)
 
+    def images(
+        self: Dataset[Sample],
+        field: str | Sequence[str] = "jpg",
+        size: int | tuple[int, int] | None = None,
+        *,
+        crop: Crop = None,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        flip: bool = False,
+        mode: ImageMode = "RGB",
+        orient: bool = True,
+        max_pixels: int = 1 << 26,
+        truncated: Truncated = "error",
+        decoder: ImageDecoder = None,
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> Dataset[ImageSample]:
+        """Return a dataset of samples whose images are decoded to arrays.
+
+        Parameters
+        ----------
+        field : str or sequence of str, default "jpg"
+            The images, decoded by their first bytes, whatever the field's name. A
+            further call adds fields with other options.
+        size : int or (int, int), optional
+            Height and width of the arrays; an int is both. By default pictures keep
+            their own.
+        crop : {"center", "random"}, optional
+            The part that is resized to `size`: the largest box of its shape; or a
+            random one, as torchvision's RandomResizedCrop chooses it. By default the
+            whole picture is squashed.
+        scale, ratio : (float, float)
+            Bounds of a random box: its share of the picture's area, and its width by
+            its height.
+        flip : bool, default False
+            Mirror half of the pictures, at random.
+        mode : {"RGB", "L"}, default "RGB"
+            Colour, 3 channels; or grey, 1 channel.
+        orient : bool, default True
+            Apply the EXIF orientation, before `crop`.
+        max_pixels : int, default 2**26
+            Width times height, at most; checked before memory is allocated.
+        truncated : {"error", "fill"}, default "error"
+            Handling of JPEG files that end early: an error, or grey rows.
+        decoder : str or callable, optional
+            ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"``, or a function of the
+            stored bytes that returns an array. By default the fastest that takes the
+            picture.
+        seed : int, default 0
+            Of random boxes and mirroring.
+        epoch : int, default 0
+            As that of `shuffle`, which takes its place.
+
+        Returns
+        -------
+        Dataset of ImageSample
+            ``sample[field]`` is uint8 ``[height, width, channels]``, decoded at the
+            first access; `batches` decodes into the rows of a stack ``[samples,
+            height, width, channels]``. Sizes that differ are treated as ``ragged=``
+            says. Other fields are as they were.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        ValueError, TypeError
+            An argument is invalid.
+
+        Notes
+        -----
+        Random boxes and mirroring are a function of the seed, the epoch, and the
+        sample's position before selection and shuffle: the same in every way of
+        reading, on any rank, and after a resume. States do not hold these options: they
+        are interchangeable with those of the dataset without images.
+
+        Access to a picture raises `FormatError` if it is damaged, which names shard,
+        member and byte, and `MissingLibraryError` if a library is not installed: ``pip
+        install 'fastshard[images]'``.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> with fastshard.ShardWriter("cats.tar") as writer:
+        ...     for i in range(4):
+        ...         picture = Image.new("RGB", (40 + i, 30), (10 * i, 0, 0))
+        ...         writer.write({"__key__": f"{i}", "png": picture, "cls": i})
+        >>> cats = fastshard.open("cats.tar").images("png", 16, crop="center")
+        >>> cats[3]["png"].shape, cats[3]["png"][0, 0]
+        ((16, 16, 3), array([30,  0,  0], dtype=uint8))
+        >>> batch = next(cats.shuffle(seed=7).batches(4))
+        >>> batch["png"].shape, sorted(batch["cls"].tolist())
+        ((4, 16, 16, 3), [0, 1, 2, 3])
+        """
+        self._require_unmapped("images")
+        options = {
+            "size": size,
+            "crop": crop,
+            "scale": scale,
+            "ratio": ratio,
+            "flip": flip,
+            "mode": mode,
+            "orient": orient,
+            "max_pixels": max_pixels,
+            "truncated": truncated,
+            "decoder": decoder,
+            "seed": check_seed(seed),
+        }
+        images = image_fields(field, check_seed(epoch), options)
+        return self._replace(
+            images=images if self._images is None else self._images | images
+        )
+
+    def _at_epoch(self, epoch: int) -> Dataset[T_co]:
+        if self._images is None:
+            return self
+        return self._replace(images=self._images.at_epoch(epoch))
+
     def exclude(self, shards: Iterable[str | int]) -> Dataset[T_co]:
         """Return the dataset without some shards.
 
@@ -950,7 +1154,7 @@ class Dataset(BaseDataset[T_co]):
         kept = np.ones(starts[-1], bool)
         for k in excluded:
             kept[starts[k] : starts[k + 1]] = False
-        return self._replace(plan=Plan(apply_mask(kept, self._order())))
+        return self._with_plan(self._plan.select(apply_mask(kept, self._order())))
 
     def _require_unmapped(self, method: str) -> None:
         if self._stages:
@@ -980,14 +1184,15 @@ class Dataset(BaseDataset[T_co]):
         """
         if self._field_infos is None:
             names = self._fields
-            self._field_infos = MappingProxyType(
-                collect_field_infos(
-                    self._first_samples(),
-                    self._set.field_names() if names is None else names,
-                    lambda name: self._set.kind_of(name, self._decoders),
-                    remote=self._set.remote is not None,
-                )
+            infos = collect_field_infos(
+                self._first_samples(),
+                self._set.field_names() if names is None else names,
+                lambda name: self._set.kind_of(name, self._decoders),
+                remote=self._set.remote is not None,
             )
+            if self._images is not None:
+                infos |= self._images.infos(infos)
+            self._field_infos = MappingProxyType(infos)
         return self._field_infos
 
     def _first_samples(self) -> list[Sample]:
@@ -1019,6 +1224,8 @@ class Dataset(BaseDataset[T_co]):
             samples = self._set.samples(k)
             items += [samples[i] for i in range(min(len(samples), n - len(items)))]
         items = self._load(self._narrow(items))
+        if self._images is not None:  # counted from the first shard on
+            items = self._images.wrap(items, range(len(items)), None)
         return self._map_items(items, range(len(items))) if self._stages else items
 
     def __add__(  # type: ignore[override, unused-ignore]
@@ -1153,23 +1360,26 @@ class Dataset(BaseDataset[T_co]):
     def _description(self) -> Description:
         summary = self._set.summary()
         fields = summary.fields if self._fields is None else self._fields
+        images = [] if self._images is None else [self._images.describe()]
         return Description(
             describe_count(summary, self._plan),
             {name: self._set.kind_of(name, self._decoders) for name in fields},
             describe_plan(self._plan),
-            ", ".join(map(describe_stage, self._stages)),
+            ", ".join([*images, *map(describe_stage, self._stages)]),
             summary.where + (", closed" if self._set.closed else ""),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._prepare()  # spares workers the count
-        options = {
+        options: dict[str, Any] = {
             "plan": self._plan,
             "fields": self._fields,
             "required": self._required,
             "decoders": self._decoders,
             "stages": self._stages,
         }
+        if self._images is not None:
+            options["images"] = self._images
         return _rebuild, (self._set, options)
 
 
@@ -1235,6 +1445,7 @@ class StateMaker:
         self._set: ShardSet | None = dataset._set
         self._set_ref = ref(dataset._set)
         self._plan = dataset._plan
+        self._order = None if self._plan == Plan() else dataset._order()
         self._failed = failed
 
     def __call__(self, done: int, skipped: int) -> dict[str, Any]:
@@ -1245,6 +1456,18 @@ class StateMaker:
         if self._failed:
             done = self._count_samples(done, shards.starts())
         return Dataset(shards, plan=self._plan)._state_after(done, skipped)
+
+    def base_position(self, i: int) -> int:
+        """Return the position of an item's sample before selection and shuffle.
+
+        After a shard that could not be opened, which no resumed iteration passes, the
+        item's own.
+        """
+        shards = self._set_ref()
+        if self._failed and shards is not None:
+            with suppress(FastshardError, OSError):
+                return self._count_samples(i, shards.starts())
+        return base_position(self._order, i)
 
     def _count_samples(self, done: int, starts: list[int]) -> int:
         """Return the number of samples in the first `done` items."""

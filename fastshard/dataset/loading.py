@@ -31,7 +31,7 @@ class LoadedDataset(Protocol):
         positions: Sequence[int],
         row: int,
         rows: int,
-        buffers: BufferSet,
+        buffers: BufferSet | None,
     ) -> list[Any]: ...
     def _name_at(self, position: int) -> str: ...
     def _state_after(
@@ -79,7 +79,8 @@ class DatasetSource:
     ) -> list[Any]:
         """Map and decode samples; see `BatchSource`."""
         positions = range(position, position + len(items))
-        return self._dataset._prepare_rows(items, positions, row, rows, buffers)
+        shared = buffers if isinstance(self._collate, Collation) else None
+        return self._dataset._prepare_rows(items, positions, row, rows, shared)
 
     def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:
         """Return the batch of prepared samples; see `BatchSource`."""

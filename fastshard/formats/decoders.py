@@ -98,8 +98,8 @@ def decode_field(
     try:
         return decoder(view)
     except FormatError as error:
-        is_npz = isinstance(decoder, NpzDecoder)
-        if is_npz or any(decoder is known for known in DECODERS.values()):
+        names_bytes = getattr(decoder, "names_bytes", False)
+        if names_bytes or any(decoder is known for known in DECODERS.values()):
             at = offset + error.offset
             raise FormatError(error.reason, path, at, member) from error.__cause__
         error.add_note(f"decoding member {member!r} of {path}")
@@ -289,6 +289,7 @@ class NpzDecoder:
     """
 
     __slots__ = ("max_array_bytes",)
+    names_bytes = True  # the offsets of its FormatErrors are those in the field
 
     def __init__(self, max_array_bytes: int | str = MAX_ARRAY_BYTES) -> None:
         if max_array_bytes != MAX_ARRAY_BYTES:

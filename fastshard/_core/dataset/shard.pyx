@@ -1399,7 +1399,7 @@ def describe_item(item):
         return [name for part in item for name in describe_item(part)]
     try:
         if isinstance(item, SampleBase):
-            shard = (<SampleBase> item).samples
+            shard = item.samples   # a property of samples that stand on others
             where = "" if shard is None else f" of {(<SamplesBase> shard).where()}"
             return [f"sample {item.key!r}, position {item.position:,}{where}"]
         if isinstance(item, dict) and "__key__" in item:

@@ -6,8 +6,10 @@ import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
 from itertools import accumulate, groupby
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast, overload
 
 from fastshard._core.table.order import Order
@@ -20,6 +22,7 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.images import decode_rows
 from fastshard.dataset.iteration import (
     ErrorHandler,
     SampleIterator,
@@ -28,11 +31,15 @@ from fastshard.dataset.iteration import (
 )
 from fastshard.dataset.order.plan import Plan, order_digest
 from fastshard.dataset.order.state import Identity
+from fastshard.errors import FastshardError
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from fastshard.dataset.images import ImageSample
+    from fastshard.loader.buffers import BufferSet
 
 __all__ = [
     "CombinedDataset",
@@ -43,6 +50,7 @@ __all__ = [
     "concatenate",
     "finish_brought",
     "get_many",
+    "images_of_parts",
     "merge_fields",
     "read_sources",
 ]
@@ -98,6 +106,8 @@ class CombinedDataset(BaseDataset[T_co]):
         self._count: int | None = None
         self._cached_identity: Identity | None = None
 
+    _cached_parts: Sequence[Any] | None = None  # with images as in the shuffle's epoch
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
 
@@ -130,6 +140,26 @@ class CombinedDataset(BaseDataset[T_co]):
 
     def _with_plan(self, plan: Plan) -> Self:
         return cast(Self, self._copy(plan, self._stages))
+
+    def _at_epoch(self, epoch: int) -> Self:
+        parts = self._parts_at(epoch)
+        if all(map(is_, parts, self._parts())):
+            return self
+        copied = copy(self)
+        copied._cached_parts = parts
+        return copied
+
+    def _read_parts(self) -> Sequence[BaseDataset[Any]]:
+        """Return the source datasets, with images as in the epoch of this one."""
+        if self._cached_parts is None:
+            epoch = self._plan.epoch
+            if epoch is None:
+                return self._parts()
+            self._cached_parts = self._parts_at(epoch)
+        return self._cached_parts
+
+    def _parts_at(self, epoch: int) -> Sequence[BaseDataset[Any]]:
+        return [part._at_epoch(epoch) for part in self._parts()]
 
     def __len__(self) -> int:
         if self._count is None:
@@ -228,6 +258,16 @@ class CombinedDataset(BaseDataset[T_co]):
             return items
         items = self._finish_parts(items)
         return self._map_items(items, positions) if self._stages else items
+
+    def _prepare_rows(
+        self,
+        items: list[Any],
+        positions: Sequence[int],
+        row: int,
+        rows: int,
+        buffers: BufferSet | None,
+    ) -> list[Any]:
+        return decode_rows(self._finish(items, positions), row, rows, buffers)
 
     def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
         """Return a dataset of ``fn(item)``, called on access.
@@ -438,6 +478,29 @@ def _parts_of(dataset: BaseDataset[Any]) -> Sequence[BaseDataset[Any]]:
     return [dataset]
 
 
+def images_of_parts(
+    dataset: CombinedDataset[Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> list[BaseDataset[Any]]:
+    """Return the parts of a combination with images; see `Dataset.images`.
+
+    Raises
+    ------
+    FastshardError
+        The combination is mapped.
+    TypeError
+        A part has no images.
+    """
+    if dataset._stages:
+        raise FastshardError("call images before map and decode, not after")
+    parts: list[BaseDataset[Any]] = []
+    for part in dataset._parts():
+        if not hasattr(part, "images"):
+            kind = type(part).__name__
+            raise TypeError(f"the samples of a {kind} have no images to decode")
+        parts.append(part.images(*arguments, **options))
+    return parts
+
+
 class Concat(CombinedDataset[T_co]):
     """Concatenation of datasets: the samples of one after those of another.
 
@@ -493,6 +556,48 @@ class Concat(CombinedDataset[T_co]):
 
         def map(self, fn: Callable[[T_co], T]) -> Concat[T]: ...
 
+    def images(
+        self,
+        field: str | Sequence[str] = "jpg",
+        size: int | tuple[int, int] | None = None,
+        **options: Any,
+    ) -> Concat[ImageSample]:
+        """Return the concatenation of the parts with their images decoded.
+
+        Parameters
+        ----------
+        field, size, **options
+            As for `Dataset.images`. The epoch of random crops is that of this
+            dataset's shuffle, or else of each part's.
+
+        Returns
+        -------
+        Concat
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        TypeError
+            A part has no images: it is a zip.
+        ValueError
+            An argument is invalid.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> with fastshard.ShardWriter("cats.tar") as writer:
+        ...     for i in range(4):
+        ...         writer.write({"__key__": f"{i}", "png": Image.new("RGB", (9, 9))})
+        >>> cats = fastshard.open("cats.tar")
+        >>> next((cats + cats).images("png", 4).batches(8))["png"].shape
+        (8, 4, 4, 3)
+        """
+        parts = images_of_parts(self, (field, size), options)
+        copied: Concat[Any] = Concat(parts, self._plan, self._stages)
+        copied._starts = self._starts
+        return copied
+
     @property
     def starts(self) -> list[int]:
         """The position of each part's first sample, then the total."""
@@ -535,7 +640,7 @@ class Concat(CombinedDataset[T_co]):
 
     def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
         sources = [self.source_of(i) for i in base_positions]
-        return read_sources(self.datasets, sources, get)
+        return read_sources(self._read_parts(), sources, get)
 
     def _finish_parts(self, items: list[Any]) -> list[Any]:
         return finish_brought(items)
@@ -548,7 +653,7 @@ class Concat(CombinedDataset[T_co]):
         self, window: int, on_error: ErrorHandler | None
     ) -> SampleIterator[T_co]:
         if self._plan == Plan():
-            return ChainIterator(self, self.starts, window, on_error)
+            return ChainIterator(self, self._read_parts(), self.starts, window, on_error)
         return super()._iterator(window, on_error)
 
     @overload
@@ -623,7 +728,7 @@ class Concat(CombinedDataset[T_co]):
         if self._is_counted() or self._plan != Plan():
             return super().head(n)
         items: list[Any] = super().head(0) if n < 0 else []
-        for dataset in self.datasets:  # the later ones are not counted
+        for dataset in self._read_parts():  # the later ones are not counted
             if len(items) < n:
                 items += dataset.head(n - len(items))
         return self._map_items(items, range(len(items)))

@@ -25,6 +25,7 @@ class ChainIterator(Iterator[T_co]):
     ----------
     dataset : Concat
         Unselected and in order; it may be mapped.
+    parts : sequence of datasets
     starts : sequence of int
         The position of each part's first item, then the total.
     window : int
@@ -36,11 +37,13 @@ class ChainIterator(Iterator[T_co]):
     def __init__(
         self,
         dataset: Any,
+        parts: Sequence[BaseDataset[Any]],
         starts: Sequence[int],
         window: int,
         on_error: ErrorHandler | None,
     ) -> None:
         self._dataset = dataset
+        self._parts = parts
         self._starts = starts
         self._window = window
         self._on_error = on_error
@@ -117,8 +120,7 @@ class ChainIterator(Iterator[T_co]):
         handler = self._on_error
         if handler is not None:
             handler = handler.shifted(self._starts[self._part])
-        part: BaseDataset[Any] = self._dataset.datasets[self._part]
-        self._items = part._iterator(self._window, handler)
+        self._items = self._parts[self._part]._iterator(self._window, handler)
         return self._items
 
     def _end_part(self) -> None:

@@ -19,6 +19,7 @@ from fastshard.dataset.combined.base import (
     combine_identities,
     finish_brought,
     get_many,
+    images_of_parts,
     merge_fields,
     read_sources,
 )
@@ -30,6 +31,7 @@ from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundEr
 
 if TYPE_CHECKING:
     from fastshard.dataset.dataset import Dataset
+    from fastshard.dataset.images import ImageSample
     from fastshard.formats.field_info import FieldInfo
 
 __all__ = [
@@ -153,6 +155,47 @@ class Mix(CombinedDataset[T_co]):
 
         def map(self, fn: Callable[[T_co], T]) -> Mix[T]: ...
 
+    def images(
+        self,
+        field: str | Sequence[str] = "jpg",
+        size: int | tuple[int, int] | None = None,
+        **options: Any,
+    ) -> Mix[ImageSample]:
+        """Return the mix of the datasets with their images decoded.
+
+        Parameters
+        ----------
+        field, size, **options
+            As for `Dataset.images`. The epoch of random crops is that of the mix's
+            shuffle, or else of each dataset's.
+
+        Returns
+        -------
+        Mix
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        TypeError
+            A dataset has no images: it is a zip.
+        ValueError
+            An argument is invalid.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> with fastshard.ShardWriter("cats.tar") as writer:
+        ...     for i in range(4):
+        ...         writer.write({"__key__": f"{i}", "png": Image.new("RGB", (9, 9))})
+        >>> cats = fastshard.open("cats.tar")
+        >>> mixed = fastshard.mix([cats, cats]).images("png", 4)
+        >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
+        (8, 4, 4, 3)
+        """
+        parts = images_of_parts(self, (field, size), options)
+        return Mix(parts, *self._options, self._plan, self._stages)
+
     @property
     def shares(self) -> list[int]:
         """The number of samples from each dataset."""
@@ -217,7 +260,7 @@ class Mix(CombinedDataset[T_co]):
 
     def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
         sources = [self.source_of(i) for i in base_positions]
-        return read_sources(self.datasets, sources, get)
+        return read_sources(self._read_parts(), sources, get)
 
     def _finish_parts(self, items: list[Any]) -> list[Any]:
         return finish_brought(items)
@@ -425,7 +468,9 @@ class Zip(CombinedDataset[T_co]):
             root = getattr(b, "untyped", b)._set.root  # of typed samples, too
             where = f"the second dataset of zip_by_key, below {root}"
             raise SampleNotFoundError(missing[0], where) from None
-        return list(zip(get(a, positions), get(b, partners), strict=True))
+        first, second = self._read_parts()
+        items = get(first, positions), get(second, partners)
+        return list(zip(*items, strict=True))
 
     def _finish_parts(self, items: list[Any]) -> list[Any]:
         # Of each pair the first before the second: the error is that of the first.

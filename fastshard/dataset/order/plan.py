@@ -80,6 +80,8 @@ class Plan(NamedTuple):
         The share of this process within the rank's.
     skipped : int
         Number of unreadable samples before `start`.
+    selected_epoch : int or None
+        The epoch of a shuffle before `base` was selected.
     """
 
     base: Order | None = None
@@ -88,6 +90,13 @@ class Plan(NamedTuple):
     start: int = 0
     worker: Worker | None = None
     skipped: int = 0
+    selected_epoch: int | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the last shuffle, also of one before a selection; or None."""
+        shuffling = self.shuffling
+        return self.selected_epoch if shuffling is None else shuffling.epoch
 
     def size(self, total: int) -> int:
         """Return the number of samples in the epoch, of all ranks."""
@@ -163,8 +172,12 @@ class Plan(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether only `base` is set."""
-        return self == Plan(self.base)
+        """Whether there is only a selection."""
+        return self == Plan(self.base, selected_epoch=self.selected_epoch)
+
+    def select(self, base: Order | None) -> Plan:
+        """Return the plan of some positions that were selected from this one."""
+        return Plan(base, selected_epoch=self.epoch)
 
 
 def compose(*orders: Order | None) -> Order | None:

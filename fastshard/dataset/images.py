@@ -1,0 +1,593 @@
+"""Fields of a dataset that are pictures, and samples whose pictures are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from weakref import ref
+
+from fastshard.formats.decoders import Decoder, decode_field
+from fastshard.formats.field_info import FieldInfo
+from fastshard.formats.layout import VALUE, FieldLayout
+from fastshard.formats.sample import Sample
+from fastshard.loader.images import ImageOptions, ImageReader
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from fastshard._core.table.order import Order
+    from fastshard.loader.buffers import BufferSet
+
+__all__ = [
+    "Crop",
+    "ImageDecoder",
+    "ImageField",
+    "ImageFields",
+    "ImageMaker",
+    "ImageMode",
+    "ImageSample",
+    "Truncated",
+    "base_position",
+    "check_rows",
+    "common_shape",
+    "decode_rows",
+    "image_fields",
+    "read_pictures",
+]
+
+Crop: TypeAlias = Literal["center", "random"] | None
+ImageMode: TypeAlias = Literal["RGB", "L"]
+Truncated: TypeAlias = Literal["error", "fill"]
+ImageDecoder: TypeAlias = str | Callable[[memoryview], Any] | None
+
+NPY_MAGIC = b"\x93NUMPY"
+
+
+class ImageField(NamedTuple):
+    """How a field is decoded."""
+
+    reader: ImageReader
+    epoch: int  # of random crops and flips, without a shuffle
+
+
+class ImageFields:
+    """The fields of a dataset that are decoded as pictures; immutable.
+
+    Parameters
+    ----------
+    fields : Mapping of str to ImageField
+    epoch : int, optional
+        The epoch of random crops and flips, whatever the dataset's shuffle.
+    """
+
+    __slots__ = ("_fields", "epoch")
+
+    def __init__(
+        self, fields: Mapping[str, ImageField], epoch: int | None = None
+    ) -> None:
+        self._fields = dict(fields)
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageFields, (self._fields, self.epoch)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __getitem__(self, field: str) -> ImageField:
+        return self._fields[field]
+
+    def __or__(self, other: ImageFields) -> ImageFields:
+        return ImageFields(self._fields | other._fields, self.epoch)
+
+    def only(self, names: Iterable[str]) -> ImageFields | None:
+        """Return the fields of some names; None if there are none."""
+        kept = {name: self._fields[name] for name in names if name in self._fields}
+        return ImageFields(kept, self.epoch) if kept else None
+
+    def at_epoch(self, epoch: int) -> ImageFields:
+        """Return the fields with random crops and flips of an epoch."""
+        return ImageFields(self._fields, epoch)
+
+    def wrap(
+        self,
+        samples: Iterable[Sample],
+        base_positions: Iterable[int],
+        epoch: int | None,
+    ) -> list[Any]:
+        """Return samples whose fields are decoded.
+
+        Parameters
+        ----------
+        samples : iterable of Sample
+        base_positions : iterable of int
+            Their positions in the dataset before selection and shuffle.
+        epoch : int or None
+            The shuffle's; None: there is none.
+        """
+        if self.epoch is not None:
+            epoch = self.epoch
+        return [
+            ImageSample(sample, self, (epoch, position))
+            for sample, position in zip(samples, base_positions, strict=True)
+        ]
+
+    def infos(self, stored: Collection[str]) -> dict[str, FieldInfo]:
+        """Return what the decoded ones of some fields are."""
+        return {
+            name: FieldInfo("image", "uint8", field.reader.row_shape)
+            for name, field in self._fields.items()
+            if name in stored
+        }
+
+    def describe(self) -> str:
+        """Return ``images jpg 224x224 random``, for the dataset's repr."""
+        parts = []
+        for name, field in self._fields.items():
+            options = field.reader.options
+            size = "" if options.size is None else "{}x{}".format(*options.size)
+            flip = "flip" if options.flip else ""
+            mode = "" if options.mode == "RGB" else options.mode
+            words = ("images", name, size, options.crop, flip, mode)
+            parts.append(" ".join(filter(None, words)))
+        return ", ".join(parts)
+
+
+def image_fields(
+    field: str | Sequence[str], epoch: int, options: Mapping[str, Any]
+) -> ImageFields:
+    """Return the fields that arguments of `Dataset.images` describe.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is invalid.
+    """
+    names = [field] if isinstance(field, str) else list(field)
+    for name in names:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise TypeError(f"a field must be str, got {kind}")
+    if not names:
+        raise ValueError("expected at least one field of images, got none")
+    reader = ImageReader(ImageOptions.checked(**options))
+    return ImageFields({name: ImageField(reader, epoch) for name in names})
+
+
+class PictureDecoder:
+    """Decoder of one picture: options, and the source of its random crop.
+
+    Parameters
+    ----------
+    reader : ImageReader
+    draw : (int, int)
+        Epoch and position, which determine the crop.
+    out : ndarray, optional
+        The row to fill.
+    """
+
+    __slots__ = ("_draw", "_out", "_reader")
+    kind = "image"  # as of `FieldInfo`
+    names_bytes = True  # its FormatErrors name bytes of the field
+
+    def __init__(
+        self, reader: ImageReader, draw: tuple[int, int], out: Any = None
+    ) -> None:
+        self._reader = reader
+        self._draw = draw
+        self._out = out
+
+    def __call__(self, view: memoryview) -> NDArray[Any]:
+        picture: NDArray[Any] = self._reader.read(view, self._draw, self._out)
+        return picture
+
+
+class ImageSample(Sample):
+    """Sample whose image fields are decoded pictures; see `Dataset.images`.
+
+    ``sample["jpg"]`` of an image field is a uint8 array ``[height, width, channels]``,
+    decoded at the first access and kept. All else is as of the sample that it stands
+    on: other fields, `key`, `position`, `infos`; `view` and `open` return the stored
+    bytes of a picture.
+
+    A pickle holds copies of the stored bytes, and the pictures that were decoded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastshard
+    >>> from PIL import Image
+    >>> with fastshard.ShardWriter("cats.tar") as writer:
+    ...     picture = Image.new("RGB", (8, 6), "red")
+    ...     writer.write({"__key__": "cat", "png": picture, "cls": 3})
+    >>> sample = fastshard.open("cats.tar").images("png")[0]
+    >>> sample["png"].shape, bytes(sample["cls"]), sample.view("png").nbytes > 50
+    ((6, 8, 3), b'3', True)
+    >>> sample.decode()["png"][0, 0]
+    array([255,   0,   0], dtype=uint8)
+    """
+
+    __slots__ = ("_draw", "_pictures", "images", "stored")
+
+    stored: Any  # the sample that it stands on
+    images: ImageFields
+
+    def __new__(cls, *args: object) -> ImageSample:
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        stored: Any,
+        images: ImageFields,
+        draw: tuple[int | None, int],
+        pictures: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self.stored = stored
+        self.images = images
+        self._draw = draw
+        self._pictures = dict(pictures or {})
+
+    def __getattr__(self, name: str) -> Any:
+        # What samples of a format have beside the methods of all: `metadata`.
+        if name in ImageSample.__slots__ or name.startswith("__"):
+            raise AttributeError(f"an ImageSample has no attribute {name!r}")
+        return getattr(self.stored, name)
+
+    @property
+    def key(self) -> str:
+        """The sample's key."""
+        key: str = self.stored.key
+        return key
+
+    @property
+    def position(self) -> int:
+        """0-based position among the shard's samples."""
+        position: int = self.stored.position
+        return position
+
+    @property
+    def samples(self) -> Any:
+        """The sequence that it is an item of."""
+        return self.stored.samples
+
+    @property
+    def shard(self) -> Any:
+        """The shard that holds the sample, or None if several do."""
+        return self.stored.shard
+
+    @property
+    def decoders(self) -> Any:
+        """The ``decoders=`` of `fastshard.open`."""
+        return self.stored.decoders
+
+    def keys(self) -> list[str]:
+        fields: list[str] = self.stored.keys()
+        return fields
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self.stored
+
+    def __getitem__(self, field: str) -> Any:
+        """Return a picture as an array, or what the sample has for another field.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        ndarray of uint8 [height, width, channels], or memoryview
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+        FormatError
+            The picture is damaged; the error names shard, member and byte.
+        MissingLibraryError
+            The library that decodes it is not installed.
+        """
+        return self._picture(field) if field in self.images else self.stored[field]
+
+    def _picture(self, field: str) -> NDArray[Any]:
+        """Return a picture, decoded at the first call."""
+        found = self._pictures.get(field)
+        if found is None:
+            found = self._pictures[field] = self._decode_picture(field)
+        return found
+
+    def _decode_picture(self, field: str, out: Any = None) -> NDArray[Any]:
+        view = self.stored.view(field)
+        encoded = view
+        if view[: len(NPY_MAGIC)] == NPY_MAGIC:  # bytes that are stored as an array
+            encoded = memoryview(self.stored.array(field).reshape(-1).view("u1"))
+        path, offset, name = self.stored._where(field)
+        offset += view.nbytes - encoded.nbytes
+        decoder = self._picture_decoder(field, out)
+        picture: NDArray[Any] = decode_field(decoder, encoded, path, offset, name)
+        return picture
+
+    def _picture_decoder(self, field: str, out: Any = None) -> PictureDecoder:
+        reader, default = self.images[field]
+        epoch, position = self._draw
+        return PictureDecoder(
+            reader, (default if epoch is None else epoch, position), out
+        )
+
+    def read_into(self, field: str, row: NDArray[Any]) -> None:
+        """Decode a picture into a row of a batch.
+
+        Parameters
+        ----------
+        field : str
+            An image field.
+        row : ndarray of uint8 [height, width, channels]
+
+        Raises
+        ------
+        FieldNotFoundError, FormatError
+            As for ``sample[field]``.
+        """
+        kept = self._pictures.get(field)
+        if kept is None:
+            self._decode_picture(field, row)
+        elif not _is_same_memory(kept, row):
+            row[...] = kept
+
+    def prepare(self, field: str, row: NDArray[Any]) -> None:
+        """Decode a picture into a row, which ``sample[field]`` is from now on."""
+        self.read_into(field, row)
+        self._pictures[field] = row
+
+    def shape_of(self, field: str) -> tuple[int, ...] | None:
+        """Return a picture's shape if it is known without decoding, else None."""
+        kept = self._pictures.get(field)
+        if kept is not None:
+            return kept.shape
+        return self.images[field].reader.row_shape
+
+    def view(self, field: str) -> memoryview:
+        view: memoryview = self.stored.view(field)
+        return view
+
+    def open(self, field: str) -> BinaryIO:
+        file: BinaryIO = self.stored.open(field)
+        return file
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        """Return a field as an array: a picture, or as `Sample.array` does.
+
+        Parameters
+        ----------
+        field : str
+        dtype, shape : optional
+            Of the stored bytes, also of a picture.
+
+        Returns
+        -------
+        ndarray
+        """
+        if field in self.images and dtype is None:
+            return self._picture(field)
+        array: NDArray[Any] = self.stored.array(field, dtype, shape)
+        return array
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        names = fields or self.keys()
+        rest = [name for name in names if name not in self.images]
+        values = self.stored.decode(*rest) if rest else {"__key__": self.key}
+        decoded = {"__key__": values["__key__"]}
+        for name in names:
+            decoded[name] = self._picture(name) if name in self.images else values[name]
+        return decoded
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        if field in self.images:
+            return self._picture_decoder(field)
+        decoder: Decoder | None = self.stored.decoder_of(field)
+        return decoder
+
+    def layout_of(self, field: str) -> FieldLayout:
+        if field in self.images:
+            return VALUE
+        layout: FieldLayout = self.stored.layout_of(field)
+        return layout
+
+    def _decode_field(self, field: str) -> Any:
+        if field in self.images:
+            return self._picture(field)
+        return self.stored._decode_field(field)
+
+    def _decode_with(self, decoder: Decoder, field: str) -> Any:
+        return self.stored._decode_with(decoder, field)
+
+    def _where(self, field: str) -> tuple[str, int, str]:
+        where: tuple[str, int, str] = self.stored._where(field)
+        return where
+
+    def place(self, field: str) -> Any:
+        return self.stored.place(field)
+
+    def member(self, field: str) -> int:
+        member: int = self.stored.member(field)
+        return member
+
+    def narrow(
+        self, only: tuple[str, ...] | None, required: bool, decoders: Any
+    ) -> None:
+        self.stored.narrow(only, required, decoders)
+
+    def infos(self) -> Mapping[str, dict[str, Any]]:
+        infos: Mapping[str, dict[str, Any]] = self.stored.infos()
+        return infos
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageSample, (self.stored, self.images, self._draw, self._pictures)
+
+
+def _is_same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    found = a.__array_interface__, b.__array_interface__
+    return all(found[0][name] == found[1][name] for name in ("data", "shape"))
+
+
+def common_shape(samples: Sequence[ImageSample], field: str) -> tuple[int, ...] | None:
+    """Return the shape of a field's pictures, or None if it differs or is not known."""
+    shapes = {sample.shape_of(field) for sample in samples}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+class ImageMaker:
+    """Makes the items of an iteration: samples with pictures, mapped.
+
+    Parameters
+    ----------
+    images : ImageFields
+    epoch : int or None
+        The shuffle's.
+    base_position : callable
+        From the position of an item to that of its sample before selection and
+        shuffle.
+    make : callable, optional
+        The mapped functions.
+
+    Attributes
+    ----------
+    iterator : weakref or None
+        The iteration, which counts its items.
+    """
+
+    def __init__(
+        self,
+        images: ImageFields,
+        epoch: int | None,
+        base_position: Callable[[int], int],
+        make: Callable[[Any], Any] | None,
+    ) -> None:
+        self._images = images
+        self._epoch = epoch
+        self._base_position = base_position
+        self._make = make
+        self.iterator: ref[Any] | None = None
+
+    def __call__(self, sample: Sample) -> Any:
+        assert self.iterator is not None
+        iterator = self.iterator()
+        assert iterator is not None
+        position = self._base_position(iterator.position - 1)
+        (item,) = self._images.wrap([sample], [position], self._epoch)
+        return item if self._make is None else self._make(item)
+
+
+def base_position(order: Order | None, i: int) -> int:
+    """Return the position before selection and shuffle of an item."""
+    return i if order is None else order[i]
+
+
+def check_rows(out: Any, count: int, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Return a buffer for pictures as an array ``[at least count, H, W, C]``.
+
+    Parameters
+    ----------
+    shape : tuple of int or None
+        Of a picture; None: it is not known.
+
+    Raises
+    ------
+    ValueError
+        The buffer is read-only or strided, or has another dtype or rows of another
+        size.
+    """
+    import numpy as np
+
+    array = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
+    rows = "[height, width, channels]" if shape is None else list(shape)
+    problem = ""
+    if array.dtype != np.uint8:
+        problem = f"dtype {array.dtype}"
+    elif array.ndim != 4 or (shape is not None and array.shape[1:] != shape):
+        problem = f"shape {list(array.shape)}"
+    elif len(array) < count:
+        problem = f"{len(array):,} rows"
+    elif not array.flags.writeable:
+        problem = "a read-only array"
+    elif not array.flags.c_contiguous:
+        problem = "a strided array"
+    if problem:
+        raise ValueError(
+            f"out must be a writable, C-contiguous array of uint8, at least {count:,} "
+            f"rows of {rows}, got {problem}"
+        )
+    return array
+
+
+def read_pictures(
+    samples: Sequence[ImageSample], field: str, rows: NDArray[Any]
+) -> None:
+    """Decode a field of samples into rows ``[at least samples, H, W, C]``.
+
+    Raises
+    ------
+    ValueError
+        A picture is of another size than the rows; nothing was decoded if the sizes
+        are known.
+    """
+    shape = rows.shape[1:]
+    for sample in samples:
+        found = sample.shape_of(field)
+        if found is not None and found != shape:
+            raise ValueError(
+                f"out must have rows of {list(found)}, as field {field!r} of sample "
+                f"{sample.key!r} is, got {list(shape)}"
+            )
+    for sample, row in zip(samples, rows, strict=False):
+        sample.read_into(field, row)
+
+
+def decode_rows(
+    items: list[Any],
+    row: int,
+    rows: int,
+    buffers: BufferSet | None,
+    prefix: str = "",
+) -> list[Any]:
+    """Decode the images of samples, or of pairs of samples, and return the samples.
+
+    Parameters
+    ----------
+    items : list
+        Neighbours in a batch; those that are no samples with images stay as they are.
+    row, rows : int
+        The first one's row in the batch, and the batch's number of rows.
+    buffers : BufferSet or None
+        The batch's memory, for pictures of `ImageOptions.size`; collation finds them
+        there. None: pictures have memory of their own.
+    prefix : str
+        Precedes the fields' names, as in `Collation`.
+    """
+    for i, item in enumerate(items):
+        if isinstance(item, ImageSample):
+            for field in item.images:
+                shape = item.images[field].reader.row_shape
+                if shape is None or buffers is None:
+                    item.array(field)
+                else:
+                    stack = buffers.take(prefix + field, (rows, *shape), "u1")
+                    item.prepare(field, stack[row + i])
+        elif isinstance(item, tuple):
+            for k, part in enumerate(item):
+                decode_rows([part], row + i, rows, buffers, f"{prefix}[{k}]")
+    return items
