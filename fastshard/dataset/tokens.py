@@ -435,7 +435,7 @@ class LoadedWindows:
         positions: Sequence[int],
         row: int,
         rows: int,
-        buffers: BufferSet,
+        buffers: BufferSet | None,
     ) -> list[Any]:
         return items
 

@@ -653,7 +653,9 @@ class Concat(CombinedDataset[T_co]):
         self, window: int, on_error: ErrorHandler | None
     ) -> SampleIterator[T_co]:
         if self._plan == Plan():
-            return ChainIterator(self, self._read_parts(), self.starts, window, on_error)
+            return ChainIterator(
+                self, self._read_parts(), self.starts, window, on_error
+            )
         return super()._iterator(window, on_error)
 
     @overload
