@@ -73,6 +73,7 @@ from fastshard.formats.sample import Samples as Samples
 from fastshard.formats.tar import TarShard as TarShard
 from fastshard.formats.tar import open_shard as open_shard
 from fastshard.formats.writer import ShardWriter as ShardWriter
+from fastshard.loader.loader import Loader as Loader
 from fastshard.loader.stats import LoaderStats as LoaderStats
 from fastshard.remote.options import RemoteOptions as RemoteOptions
 
@@ -101,6 +102,7 @@ __all__ = [
     "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
+    "Loader",
     "LoaderStats",
     "MemberNotFoundError",
     "MissingLibraryError",

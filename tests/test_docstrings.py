@@ -43,7 +43,7 @@ FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
     convert
     Dataset Mix Zip Concat FieldInfo SampleIterator BatchIterator TarShard Shard Samples
-    Sample LoaderStats
+    Sample Loader LoaderStats
     formats.Format formats.find_format formats.formats formats.register
     formats.encoders.encode
     dataset.views.DatasetKeys dataset.views.Members dataset.views.Shards

@@ -31,6 +31,7 @@ HOMES = {
     "formats.sample": "Sample Samples",
     "formats.tar": "TarShard open_shard",
     "formats.writer": "ShardWriter",
+    "loader.loader": "Loader",
     "loader.stats": "LoaderStats",
     "remote.options": "RemoteOptions",
 }
