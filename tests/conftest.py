@@ -62,6 +62,8 @@ ALLOWED_SKIPS = (
     "no atdata for this Python",
     "FASTSHARD_ATDATA_TESTS is not set",  # to the tests of its source distribution
     "no PIL for this Python",
+    "no simplejpeg for this Python",
+    "FASTSHARD_PILLOW_IMAGES is not set",  # to the pictures of its source distribution
     "no streaming for this Python",
     "no brotli for this Python",
     "no redis for this Python",
