@@ -80,7 +80,8 @@ def bench_resize(
             read(pixels, box, target)
 
     wide, high = box[2] - box[0], box[3] - box[1]
-    benchmark.group = f"resize {wide:g} x {high:g} -> {side} x {side} RGB, one thread"
+    what = f"{wide:g} x {high:g} of {source[0]} x {source[1]}"
+    benchmark.group = f"resize {what} -> {side} x {side} RGB, one thread"
     benchmark.extra_info["operations"] = CALLS
     benchmark.extra_info["instructions"] = instruction_set()
     if source == (375, 375) and side == 224 and instruction_set() != "plain":
