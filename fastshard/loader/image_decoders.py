@@ -105,7 +105,7 @@ def decode_jpeg(
         if found is not None:
             return found, False
     try:
-        return _decode_by_pillow(view, channels, factor), False
+        return _decode_by_pillow(view, header, channels, factor), False
     except MissingLibraryError as error:
         if fast is None:
             raise
@@ -124,7 +124,7 @@ def decode_jpeg(
             return found, True
     # With an end marker libjpeg fills what is missing, and warns of it only.
     whole = memoryview(bytes(view[:end]) + END)
-    return _decode_by_pillow(whole, channels, factor), True
+    return _decode_by_pillow(whole, header, channels, factor), True
 
 
 def _check_frame(header: ImageHeader) -> None:
@@ -207,19 +207,15 @@ def _decode_by_imagecodecs(
         _, end = count_scans(view, header.jpeg.scan)
         if bytes(view[end : end + 2]) != END:
             return None
-    library = _library("imagecodecs")
+    out = take((header.height, header.width, channels))
+    to, colors = (out[:, :, 0], "GRAYSCALE") if channels == 1 else (out, "RGB")
     try:
-        found = library.jpeg8_decode(
-            view, outcolorspace="GRAYSCALE" if channels == 1 else "RGB"
-        )
-    except Exception as error:
-        if isinstance(error, MemoryError):
-            raise
+        _library("imagecodecs").jpeg8_decode(view, outcolorspace=colors, out=to)
+    except MemoryError:
+        raise
+    except Exception:
         return None
-    shape = header.height, header.width, channels
-    return (
-        found.reshape(shape) if found.size == shape[0] * shape[1] * channels else None
-    )
+    return out
 
 
 class OpenedImage:
@@ -263,8 +259,10 @@ def open_image(view: memoryview, kind: str, most: int) -> OpenedImage:
     tags = getattr(image, "tag_v2", None)
     if tags is not None:
         with _Converting("damaged TIFF"):
-            tile = tags.get(TILE_WIDTH, 1) * tags.get(TILE_LENGTH, 1)
-        if tile > most:
+            wide, high = tags.get(TILE_WIDTH, 1), tags.get(TILE_LENGTH, 1)
+        if not isinstance(wide, int) or not isinstance(high, int):
+            raise _fault("TIFF with damaged sizes of tiles", 0)
+        if wide * high > most:
             raise _fault(f"TIFF with tiles of more than max_pixels={most:,}", 0)
     return OpenedImage(image)
 
@@ -308,9 +306,13 @@ def _open_by_pillow(view: memoryview, kind: str) -> Any:
         return getattr(plugin, name)(cast("IO[bytes]", ViewFile(view, "<view>")))
 
 
-def _decode_by_pillow(view: memoryview, channels: int, factor: int) -> NDArray[Any]:
+def _decode_by_pillow(
+    view: memoryview, header: ImageHeader, channels: int, factor: int
+) -> NDArray[Any]:
     """Decode a JPEG by Pillow."""
     image = _open_by_pillow(view, "JPEG")
+    if image.size != (header.width, header.height):
+        raise _fault("JPEG with two sizes", 0)
     with _Converting("not a JPEG that can be decoded"):
         if factor > 1:
             image.draft(None, (image.width // factor, image.height // factor))

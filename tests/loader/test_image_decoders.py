@@ -13,8 +13,8 @@ import pytest
 
 from fastshard import FormatError, MissingLibraryError
 from fastshard.formats.decoders import IMAGES
-from fastshard.loader import image_decoders
-from fastshard.loader.image_header import KINDS
+from fastshard.loader import image_decoders, images
+from fastshard.loader.image_header import KINDS, read_header
 from fastshard.loader.images import ImageOptions, ImageReader
 
 pytest.importorskip("PIL", reason="no PIL for this Python")
@@ -91,6 +91,20 @@ def test_bytes_behind_the_end_do_no_harm():
     found = reader().read(memoryview(bytes(view) + b"trailing \xff\xd8 bytes" * 20))
 
     assert np.array_equal(found, decode_by_pillow(view))
+
+
+def test_jpeg_of_two_sizes_is_refused(monkeypatch):
+    header = image_decoders.ImageHeader
+
+    def mistake(view):
+        found = read_header(view)
+        return header(found.kind, 10, 10, found.orientation, found.jpeg)
+
+    monkeypatch.setattr(images, "read_header", mistake)
+
+    for decoder in (None, "pillow"):
+        with pytest.raises(FormatError, match="two sizes"):
+            reader(decoder=decoder).read(encode(make_picture(), "JPEG"))
 
 
 @pytest.mark.parametrize("bits", [12, 16])
