@@ -223,9 +223,9 @@ def test_cpu_time_is_that_of_the_thread():
         time.sleep(0.1)
     stats = recorder.stats()
 
-    assert 0.09 <= stats.cpu <= 0.15
+    assert 0.09 <= stats.cpu <= 0.2
     assert stats.gil >= 0.09
-    assert stats._blocked == pytest.approx(stats.fetch, rel=0.2)
+    assert 0.09 <= stats._blocked <= stats.fetch
 
 
 def test_a_step_must_be_known():
@@ -320,3 +320,32 @@ def test_statistics_may_be_read_while_threads_work(data):
         assert before.batches <= after.batches
         assert before.wall <= after.wall
         assert before.wait + before.consumer <= before.wall * 1.001
+
+
+@pytest.mark.parametrize("kind", ["raw", "mapped"])
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_replay_gives_the_batches_ahead_without_reading(data, kind, ahead):
+    ds = KINDS[kind](data)
+    expected = list(ds.batches(40))
+    keys = [str(batch) for batch in expected]
+    with ds.loader(40, threads=2, ahead=ahead, copy=True) as loader:
+        assert str(next(loader)) == keys[0]
+        state = loader.state_dict()
+
+        replayed = [str(batch) for batch in loader.replay(3)]
+        assert replayed == keys[1 : ahead + 2] * 3
+        assert loader.state_dict() == state
+        assert loader.stats().batches == 1
+
+        rest = loader.replay(1)
+        assert [str(batch) for batch in loader] == keys[1:]
+        if ahead:
+            with pytest.raises(ValueError, match="went on"):
+                next(rest)
+        with pytest.raises(ValueError, match="at its end"):
+            loader.replay(1)
+
+
+def test_replay_refuses_a_negative_number(data):
+    with data.loader(40) as loader, pytest.raises(ValueError, match="negative"):
+        loader.replay(-1)

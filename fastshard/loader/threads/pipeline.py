@@ -16,6 +16,7 @@ __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipel
 
 MIN_CHUNK, MAX_CHUNK = 4, 8  # samples that a thread claims at a time
 CHUNKS_PER_THREAD = 4  # of a batch, with chunks of MAX_CHUNK
+FILL_SECONDS = 0.001  # between looks of `fill` at what threads made
 STOP_SECONDS = 1.0  # that `join` waits for threads
 DIRECT_NS = 1_000_000  # to make a batch: below, threads may cost more than they gain
 
@@ -179,6 +180,36 @@ class Pipeline:
         """Return the number of batches that are made and not taken."""
         with self._lock:
             return sum(work.is_done for work in self._works)
+
+    def fill(self, deadline: float) -> list[BatchWork]:
+        """Make the batches that fit into the ring; return them, without taking them.
+
+        Parameters
+        ----------
+        deadline : float
+            Time of `time.monotonic` at which those made so far are returned.
+
+        Raises
+        ------
+        PipelineStoppedError
+            `stop` was called.
+        """
+        if not self._threads:
+            self._start_threads()
+        while True:
+            with self._lock:
+                if self._error is not None:
+                    raise self._error
+                if self._is_stopping:
+                    raise PipelineStoppedError
+                limit = self._limit()
+                ring = [work for work in self._works if work.number < limit]
+                works = [work for work in ring if work.is_done]
+                is_full = self._opened >= limit and len(works) == len(ring)
+                self._wake()
+            if is_full or time.monotonic() >= deadline:
+                return works
+            time.sleep(FILL_SECONDS)
 
     def _is_direct(self) -> bool:
         """Whether the consumer makes all batches: it leaves no time to others.
