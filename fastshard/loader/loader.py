@@ -438,6 +438,7 @@ class Loader(Iterator[T_co]):
         pipeline = self._pipeline
         self._halt()
         if pipeline is not None and running_pipeline() is not pipeline:
+            pipeline.cancel()
             pipeline.join(time.monotonic() + STOP_SECONDS)
 
     def _halt(self) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 from fastshard._core.io.source import allocate_bytes
@@ -28,6 +28,7 @@ __all__ = [
     "fetch",
     "read_now",
     "start",
+    "watch_requests",
 ]
 
 IDLE = 1.0  # seconds before an idle thread ends
@@ -381,8 +382,34 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
         raise
 
 
+class _Watched(threading.local):
+    requests: list[Request] | None = None
+
+
+_watched = _Watched()
+
+
+@contextmanager
+def watch_requests() -> Iterator[list[Request]]:
+    """Let other threads cancel what the calling thread waits for.
+
+    Yields
+    ------
+    list of Request
+        Those that the thread sent last; another thread may `drop` them.
+    """
+    found: list[Request] = []
+    _watched.requests = found
+    try:
+        yield found
+    finally:
+        _watched.requests = None
+
+
 def start(requests: Sequence[Request]) -> None:
     """Send requests by the threads of their pools, without waiting."""
+    if _watched.requests is not None:
+        _watched.requests[:] = requests
     for settings, group in _group_by_settings(requests).items():
         reads = _coalesce_as_measured(group)
         if reads:

@@ -16,6 +16,7 @@ import pytest
 import fastshard
 from support.marks import forks_beside_threads, not_sanitized
 from support.processes import environment, start
+from support.servers.http import Server
 from support.tars import write_numbers
 
 COUNT, SIZE = 60, 4
@@ -70,6 +71,28 @@ def test_threads_end_when_the_loader_is_closed(ds):
     assert_threads_end()
     assert next(loader, None) is None
     loader.close()
+
+
+def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.glob("*.tar")}
+    with Server(files) as server:
+        ds = fastshard.open(server.url + "/d/n-{000..002}.tar")
+        loader = begun(ds)
+        asked = threading.Event()
+
+        def hang(exchange):
+            asked.set()
+            exchange.hang()
+
+        server.behave(None, hang)
+        consumer = threading.Thread(target=lambda: list(loader))
+        consumer.start()
+        assert asked.wait(SECONDS)
+        began = time.monotonic()
+        loader.close()
+        assert_threads_end()
+        consumer.join(SECONDS)
+        assert time.monotonic() - began < 10  # the time limit of a request is 60 s
 
 
 def test_threads_end_with_the_last_batch(ds):

@@ -6,11 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard.loader.buffers import Allocate, BufferSet
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, enter_step
+
+if TYPE_CHECKING:
+    from fastshard.remote.scheduler import Request
 
 __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipeline"]
 
@@ -103,6 +106,7 @@ class Pipeline:
         self._free: list[BufferSet] = []
         self._idle: list[threading.Lock] = []  # gates of threads without work
         self._fetcher: threading.Lock | None = None  # its gate, while it waits
+        self._requests: list[Request] = []  # that the fetching thread sent last
         self._error: BaseException | None = None  # of the pipeline itself
         self._is_stopping = False
         self._is_waiting = False  # the consumer, at its gate
@@ -384,7 +388,12 @@ class Pipeline:
 
     def _run_fetcher(self) -> None:
         """Fetch the samples of several batches at a time; the body of a thread."""
-        gate = _closed_gate()
+        from fastshard.remote.scheduler import watch_requests
+
+        with watch_requests() as self._requests:
+            self._fetch_ahead(_closed_gate())
+
+    def _fetch_ahead(self, gate: threading.Lock) -> None:
         while True:
             with self._lock:
                 if self._is_stopping or self._opened == self._count:
@@ -422,6 +431,8 @@ class Pipeline:
             except Exception:
                 items = None
         for work in works:
+            if self._is_stopping:
+                return
             if items is None:
                 self._steps.fetch(work)
             else:
@@ -444,6 +455,12 @@ class Pipeline:
             self._is_stopping = True
             self._wake(len(self._idle))
             self._release_consumer()
+
+    def cancel(self) -> None:
+        """Stop, and cancel requests that are in progress; not for finalizers."""
+        self.stop()
+        for request in list(self._requests):
+            request.drop()
 
     def _release_consumer(self) -> None:
         if self._is_waiting:
