@@ -88,7 +88,8 @@ def source(request, tmp_path_factory):
         if files:
             place = f"{server.url}/d/"
             if name != "mds":
-                place = [f"{server.url}{path}" for path in sorted(files)]
+                shards = (path for path in sorted(files) if path.endswith(".tar"))
+                place = [f"{server.url}{path}" for path in shards]
         with fastshard.open(place, **options) as ds:
             assert len(ds) == COUNT
             yield ds
@@ -130,20 +131,19 @@ ORDERS = {
 }
 
 
+def check_order(source, kind, order, rng):
+    ds = ORDERS[order](KINDS[kind](source))
+    size = rng.choice([3, 7, 16, 32, 64, 200])
+    threads, ahead, hold = rng.choice(THREADS), rng.randrange(4), rng.randrange(1, 4)
+    count = assert_same_batches(ds, size, threads=threads, ahead=ahead, hold=hold)
+    assert count == -(-len(ds) // size)
+
+
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_format_kind_and_order(source, order):
+def test_every_format_and_order(source, order):
     rng = random.Random(order)
-    for kind in KINDS.values():
-        ds = ORDERS[order](kind(source))
-        size = rng.choice([1, 7, 16, 32, 64, 200])
-        assert assert_same_batches(
-            ds,
-            size if size > 1 else 3,
-            threads=rng.choice(THREADS),
-            ahead=rng.randrange(4),
-            hold=rng.randrange(1, 4),
-            drop_last=False,
-        ) == -(-len(ds) // (size if size > 1 else 3))
+    for kind in rng.sample(list(KINDS), 2):
+        check_order(source, kind, order, rng)
 
 
 @slow
