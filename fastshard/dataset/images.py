@@ -306,15 +306,19 @@ class ImageSample(Sample):
         return found
 
     def _decode_picture(self, field: str, out: Any = None) -> NDArray[Any]:
-        view = self.stored.view(field)
-        encoded = view
-        if view[: len(NPY_MAGIC)] == NPY_MAGIC:  # bytes that are stored as an array
-            encoded = memoryview(self.stored.array(field).reshape(-1).view("u1"))
+        encoded = self._encoded(field)
         path, offset, name = self.stored._where(field)
-        offset += view.nbytes - encoded.nbytes
+        offset += self.stored.view(field).nbytes - encoded.nbytes
         decoder = self._picture_decoder(field, out)
         picture: NDArray[Any] = decode_field(decoder, encoded, path, offset, name)
         return picture
+
+    def _encoded(self, field: str) -> memoryview:
+        """Return the bytes of a picture: the stored ones, or those of an array."""
+        view: memoryview = self.stored.view(field)
+        if view[: len(NPY_MAGIC)] != NPY_MAGIC:
+            return view
+        return memoryview(self.stored.array(field).reshape(-1).view("u1"))
 
     def _picture_decoder(self, field: str, out: Any = None) -> PictureDecoder:
         reader, default = self.images[field]
@@ -353,7 +357,10 @@ class ImageSample(Sample):
         kept = self._pictures.get(field)
         if kept is not None:
             return kept.shape
-        return self.images[field].reader.row_shape
+        reader = self.images[field].reader
+        if reader.row_shape is not None:
+            return reader.row_shape
+        return reader.shape_of(self._encoded(field))
 
     def view(self, field: str) -> memoryview:
         view: memoryview = self.stored.view(field)

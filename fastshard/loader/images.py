@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard._core.loader.resize import gray_into, orient_into, resize_into
+from fastshard.errors import FormatError
 from fastshard.loader.crops import Box, center_box, random_box, uniforms
 from fastshard.loader.image_decoders import (
     DECODER_NAMES,
@@ -183,6 +184,34 @@ class ImageReader:
         if header.kind == "JPEG":
             return self._read_jpeg(view, header, picture)
         return self._read_other(view, header, picture)
+
+    def shape_of(self, view: memoryview) -> tuple[int, int, int] | None:
+        """Return the shape of a picture by its header, or None if that does not tell.
+
+        Parameters
+        ----------
+        view : memoryview
+            The stored bytes, damaged or not.
+
+        Returns
+        -------
+        (height, width, channels), or None
+            As `read` returns it, unless it raises.
+        """
+        if self.row_shape is not None or callable(self.options.decoder):
+            return self.row_shape
+        try:
+            header = read_header(_bytes_view(view))
+        except FormatError:
+            return None
+        height, width = header.height, header.width
+        if header.kind not in ("JPEG", "PNG") or header.orientation is None:
+            return None
+        if width * height > self.options.max_pixels:
+            return None
+        if self.options.orient and header.orientation >= 5:
+            height, width = width, height
+        return height, width, CHANNELS[self.options.mode]
 
     def _read_jpeg(
         self, view: memoryview, header: ImageHeader, picture: _Picture

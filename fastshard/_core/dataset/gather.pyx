@@ -721,8 +721,9 @@ def count_bytes(samples not None):
     cdef Shard shard
     cdef uint64_t offset, size
     cdef uint64_t total = 0
-    for sample in samples:
-        if not isinstance(sample, SampleBase):
+    for item in samples:
+        sample = getattr(item, "stored", item)  # of a sample with decoded images
+        if not isinstance(sample, SampleBase) or (<SampleBase> sample).samples is None:
             continue
         try:
             for shard, member in (<SampleBase> sample).samples.visible_members(sample):
