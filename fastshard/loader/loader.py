@@ -229,6 +229,9 @@ class Loader(Iterator[T_co]):
             pipeline = self._pipeline
             if pipeline is None:
                 pipeline = self._begin()
+                if self._is_closed:  # by another thread, meanwhile
+                    self._halt()
+                    raise StopIteration
             if len(self) == 0:
                 self.close()
                 raise StopIteration
@@ -444,9 +447,9 @@ class Loader(Iterator[T_co]):
     def _halt(self) -> None:
         """Stop the threads; the next call of ``next`` begins after the last batch."""
         self._pipeline = None
-        if self._finalizer is not None:
-            self._finalizer()
-            self._finalizer = None
+        finalizer, self._finalizer = self._finalizer, None
+        if finalizer is not None:
+            finalizer()
 
     def _continue_in_child(self) -> None:
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from support.marks import forks_beside_threads, not_sanitized
+from support.marks import forks_beside_threads, not_sanitized, slow
 from support.processes import environment, start
 from support.servers.http import Server
 from support.tars import write_numbers
@@ -179,6 +179,7 @@ def test_pickling_is_refused_by_name(ds):
         pickle.dumps(ds.loader(SIZE))
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no POSIX signals")
 def test_an_interrupted_consumer_ends_the_threads_and_goes_on(ds):
     begin, go_on = threading.Event(), threading.Event()
 
@@ -267,7 +268,16 @@ print("end")
 
 
 @not_sanitized
-@pytest.mark.parametrize("kind", ["idle", "kept", "in C", "in a map", "exception"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("idle", marks=slow),
+        pytest.param("kept", marks=slow),
+        "in C",
+        "in a map",
+        pytest.param("exception", marks=slow),
+    ],
+)
 def test_the_interpreter_exits(folder, tmp_path, kind):
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
