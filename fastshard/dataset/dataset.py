@@ -1051,8 +1051,10 @@ class Dataset(BaseDataset[T_co]):
         truncated : {"error", "fill"}, default "error"
             Handling of JPEG files that end early: an error, or grey rows.
         decoder : str or callable, optional
-            ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"``, or a function of the
-            stored bytes that returns an array. By default the fastest that takes the
+            ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"`` for JPEG; Pillow decodes
+            other kinds, and what the first two refuse. Or a function of the stored
+            bytes that returns the picture as stored, uint8 ``[H, W]`` or ``[H, W, C]``
+            with 1 (grey), 3 (RGB) or 4 channels. By default the fastest that takes the
             picture.
         seed : int, default 0
             Of random boxes and mirroring.
