@@ -182,7 +182,7 @@ def without_stats(make: Callable[[], Any]) -> int:
         recorder._times = recorder._consumer = SilentTimes()
         recorder._is_mapped = True
         recorder._samples = None
-        for name in ("begin", "begin_fetch", "begin_collation", "end", "stop"):
+        for name in ("begin", "begin_collation", "end", "stop"):
             setattr(recorder, name, _nothing)
     return sum(1 for _ in batches)
 

@@ -308,7 +308,6 @@ class BatchIterator(Iterator[T_co]):
     def _make_batch(self, recorder: InlineRecorder) -> tuple[int, T_co]:
         """Return the number of samples of the next batch, and the batch."""
         while True:
-            recorder.begin_fetch()
             batch = self._fill_batch()
             samples = [sample for _, sample in batch]
             recorder.begin_collation(samples)
@@ -319,6 +318,7 @@ class BatchIterator(Iterator[T_co]):
                 if len(readable) == len(batch):
                     raise
                 self._pending = readable
+                recorder.begin_again()
 
     def _fill_batch(self) -> list[tuple[int, Any]]:
         """Read the samples of the next batch and count them as done."""

@@ -209,7 +209,7 @@ class Loader(Iterator[T_co]):
         if not self._lock.acquire(blocking=False):
             raise ValueError("another thread is in this iterator")
         consumer, pipeline = self._recorder.consumer, self._pipeline
-        consumer.ask(0 if pipeline is None else pipeline.ready())
+        consumer.ask(0 if pipeline is None else pipeline.ready)
         try:
             done, skipped = self._done, self._skipped
             batch = self._next()

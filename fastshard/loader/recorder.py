@@ -11,7 +11,7 @@ from typing import Any
 from fastshard._core.dataset.gather import count_bytes
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes
 from fastshard.loader.stats import LoaderStats, LoaderTotals
-from fastshard.loader.times import current_times, set_current_times
+from fastshard.loader.times import _current, set_current_times
 
 __all__ = ["InlineRecorder", "LoaderRecorder", "record_bytes"]
 
@@ -31,11 +31,11 @@ class LoaderRecorder:
         end.
     """
 
-    def __init__(self) -> None:
-        self.consumer = ConsumerTimes()
+    def __init__(self, consumer: ConsumerTimes | None = None) -> None:
+        self.consumer = consumer or ConsumerTimes()
         self._threads: list[ThreadTimes] = []
         self._lock = threading.Lock()  # of the list
-        self._inline: ThreadTimes | None = None
+        self._inline: InlineBlock | None = None
         self._remote = _remote_counts()
 
     def add(self, times: ThreadTimes) -> None:
@@ -58,20 +58,14 @@ class LoaderRecorder:
             set_current_times(None)
             times.stop()
 
-    @contextmanager
-    def inline(self) -> Iterator[None]:
+    def inline(self) -> InlineBlock:
         """Times of the consumer's thread, which makes a batch in the block."""
         if self._inline is None:
-            self._inline = ThreadTimes(is_inline=True)
-            self._inline.start(self.consumer.first)
-            self.add(self._inline)
-        outer = current_times()
-        set_current_times(self._inline)
-        try:
-            yield
-        finally:
-            self._inline.enter("idle")
-            set_current_times(outer)
+            times = ThreadTimes(is_inline=True)
+            times.start(self.consumer.first)
+            self.add(times)
+            self._inline = InlineBlock(times)
+        return self._inline
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
         """Return the statistics since the start, or since earlier ones.
@@ -105,6 +99,22 @@ class LoaderRecorder:
         return LoaderTotals(times, counts, ready, waits, len(threads))
 
 
+class InlineBlock:
+    """Block in which the consumer's thread makes a batch; not reentrant."""
+
+    def __init__(self, times: ThreadTimes) -> None:
+        self._times = times
+        self._outer: ThreadTimes | None = None
+
+    def __enter__(self) -> None:
+        self._outer = _current.times
+        _current.times = self._times
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._times.enter("idle")
+        _current.times = self._outer
+
+
 class InlineRecorder:
     """Times of an iterator that makes its batches in the consumer's thread.
 
@@ -120,21 +130,22 @@ class InlineRecorder:
         self._is_mapped = getattr(samples, "is_mapped", True)
         self._waited = 0  # of `wait_ns`
         self._skipped: int = samples.skipped
-        self._recorder = LoaderRecorder()
-        self._consumer = self._recorder.consumer
         self._times = ThreadTimes(is_inline=True)
-        self._outer: ThreadTimes | None = None
+        self._step = "map" if self._is_mapped else "fetch"
+        self._consumer = ConsumerTimes(self._times, self._step)
+        self._recorder = LoaderRecorder(self._consumer)
         self._recorder.add(self._times)
+        self._outer: ThreadTimes | None = None
 
     def begin(self) -> None:
         """Begin a call of ``next``."""
-        self._outer = current_times()
-        set_current_times(self._times)
+        self._outer = _current.times
+        _current.times = self._times
         self._consumer.ask(0)
 
-    def begin_fetch(self) -> None:
-        """Begin to read the samples of a batch."""
-        self._times.enter("map" if self._is_mapped else "fetch")
+    def begin_again(self) -> None:
+        """Begin to read the samples of a batch in place of those that were dropped."""
+        self._times.enter(self._step)
 
     def begin_collation(self, samples: list[Any]) -> None:
         """Begin to collate the samples of a batch."""
@@ -156,8 +167,7 @@ class InlineRecorder:
         skipped : int
             Skipped samples, in total.
         """
-        self._times.enter("idle")
-        set_current_times(self._outer)
+        _current.times = self._outer
         if samples:
             self._consumer.answer(samples, skipped - self._skipped)
             self._skipped = skipped

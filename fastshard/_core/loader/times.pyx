@@ -294,8 +294,17 @@ cdef class ConsumerTimes:
 
     The consumer calls `ask` when it wants a batch, then `answer`, or `fail` when it
     gets none.
+
+    Parameters
+    ----------
+    times : ThreadTimes, optional
+        Of the consumer's thread, which makes the batches itself: idle between them.
+    step : str, optional
+        Its step from `ask` on.
     """
 
+    cdef ThreadTimes times
+    cdef int step
     cdef uint64_t change           # odd while the consumer changes what follows
     cdef readonly uint64_t first   # start; 0: not begun
     cdef uint64_t last             # last change
@@ -309,6 +318,10 @@ cdef class ConsumerTimes:
     cdef uint64_t ready            # sum
     cdef uint64_t asked            # batches that were ready when one was asked for
     cdef uint64_t waits[BUCKETS]
+
+    def __cinit__(self, ThreadTimes times=None, step=None):
+        self.times = times
+        self.step = step_of(step)
 
     def __reduce__(self):
         raise TypeError("ConsumerTimes does not pickle")
@@ -331,11 +344,16 @@ cdef class ConsumerTimes:
         self.asked = ready
         self.is_waiting = True
         fs_atomic_store(&self.change, self.change + 1)
+        if self.times is not None:
+            self.times.switch_to(self.step)
 
     def answer(self, uint64_t samples, uint64_t skipped=0):
         """End a wait with a batch of samples; `skipped` were left out."""
-        cdef uint64_t now = fs_exact_now()
-        cdef uint64_t wait = now - self.last
+        cdef uint64_t now, wait
+        if self.times is not None:
+            self.times.switch_to(IDLE)
+        now = fs_exact_now()
+        wait = now - self.last
         fs_atomic_store(&self.change, self.change + 1)
         self.wait += wait
         self.last = now
@@ -349,7 +367,10 @@ cdef class ConsumerTimes:
 
     def fail(self):
         """End a wait without a batch."""
-        cdef uint64_t now = fs_exact_now()
+        cdef uint64_t now
+        if self.times is not None:
+            self.times.switch_to(IDLE)
+        now = fs_exact_now()
         fs_atomic_store(&self.change, self.change + 1)
         self.wait += now - self.last
         self.last = now

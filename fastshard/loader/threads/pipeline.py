@@ -100,6 +100,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._works: deque[BatchWork] = deque()  # opened, not taken; in order
         self._opened = 0
+        self.ready = 0  # batches that are made and not taken
         self._asked = 0  # batches that the consumer asked for
         self._is_asking = False
         self._lent: deque[BufferSet] = deque()  # of the batches that were taken last
@@ -174,16 +175,12 @@ class Pipeline:
 
     def _give(self) -> BatchWork:
         work = self._works.popleft()
+        self.ready -= 1
         self._is_asking = False
         if work.buffers is not None and not self._options.copy:
             self._lent.append(work.buffers)
         self._given = time.perf_counter_ns()
         return work
-
-    def ready(self) -> int:
-        """Return the number of batches that are made and not taken."""
-        with self._lock:
-            return sum(work.is_done for work in self._works)
 
     def fill(self, deadline: float) -> list[BatchWork]:
         """Make the batches that fit into the ring; return them, without taking them.
@@ -372,6 +369,7 @@ class Pipeline:
         self._steps.collate(work, work.buffers)
         with self._lock:
             work.is_done = True
+            self.ready += 1
             if self._is_waiting and self._works and self._works[0] is work:
                 self._is_waiting = False
                 self._gate.release()
