@@ -7,6 +7,7 @@ import pytest
 
 import fastshard
 from fastshard.errors import ClosedError, FormatError
+from support.servers.http import Server
 from support.tars import write_numbers
 
 COUNT, SIZE = 40, 8
@@ -324,3 +325,22 @@ def test_memory_that_does_not_fit_is_refused(ds, allocate, message):
         pytest.raises(ValueError, match=message),
     ):
         next(loader)
+
+
+def test_a_server_that_dies_is_an_error_at_the_batchs_turn(tmp_path):
+    folder = write_numbers(tmp_path / "r", COUNT, per=20)
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.glob("*.tar")}
+    with Server(files) as server:
+        remote = fastshard.open(server.url + "/d/n-{000..001}.tar", timeout=0.5)
+        with remote.loader(SIZE, threads=2, ahead=1, on_error="skip") as loader:
+            first = next(loader)
+            assert first["cls"].tolist() == list(range(SIZE))
+            state = loader.state_dict()  # later it needs the shards' sizes
+            server.leave()
+            rest = list(loader)
+            skipped = sum(len(batch["__skipped__"]) for batch in rest)
+            assert sum(len(batch["__key__"]) for batch in rest) + skipped == 32
+            assert loader.state_dict() == state | {
+                "position": COUNT,
+                "skipped": skipped,
+            }

@@ -132,20 +132,49 @@ class BatchSteps:
     def _fetch(self, work: BatchWork, start: int, stop: int) -> list[Any]:
         """Fetch samples together; after the error of one that is skipped, by halves."""
         try:
-            items = self.source.fetch(start, stop)
+            return self._fetch_together(start, stop)
         except Exception as error:
             if not self._skips(error):
                 raise
-            if stop - start == 1:
-                work.failures[start - work.start] = error
-                return [None]
-            middle = (start + stop) // 2
-            return [
-                *self._fetch(work, start, middle),
-                *self._fetch(work, middle, stop),
-            ]
+            return self._fetch_halves(work, start, stop, error)
+
+    def _fetch_together(self, start: int, stop: int) -> list[Any]:
+        items = self.source.fetch(start, stop)
         if len(items) != stop - start:
             raise RuntimeError(f"fetched {len(items)} of {stop - start} samples")
+        return items
+
+    def _fetch_halves(
+        self, work: BatchWork, start: int, stop: int, error: Exception
+    ) -> list[Any]:
+        """Fetch the halves of a range that failed, and so on to single samples.
+
+        If neither half can be fetched from a server that may recover, all fail: each
+        attempt takes the time limit of a request.
+        """
+        if stop - start == 1:
+            work.failures[start - work.start] = error
+            return [None]
+        middle = (start + stop) // 2
+        halves: list[tuple[int, int, list[Any] | Exception]] = []
+        for first, last in ((start, middle), (middle, stop)):
+            try:
+                halves.append((first, last, self._fetch_together(first, last)))
+            except Exception as failed:
+                if not self._skips(failed):
+                    raise
+                halves.append((first, last, failed))
+        items: list[Any] = []
+        is_down = all(getattr(found, "transient", False) for _, _, found in halves)
+        for first, last, found in halves:
+            if not isinstance(found, Exception):
+                items += found
+            elif not is_down:
+                items += self._fetch_halves(work, first, last, found)
+            else:
+                rows = range(first - work.start, last - work.start)
+                work.failures.update(dict.fromkeys(rows, found))
+                items += [None] * len(rows)
         return items
 
     def _skips(self, error: Exception) -> bool:
