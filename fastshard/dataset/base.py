@@ -184,9 +184,12 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             return self._map_item(item)
         except Exception as error:
             failure = add_notes(error, item, f"position {i:,} of the dataset")
-            if failure is error:
-                raise
-            raise failure from error
+            try:
+                if failure is error:
+                    raise
+                raise failure from error
+            finally:
+                del failure  # its traceback has this frame: no cycle
 
     def _map_items(self, items: list[Any], positions: Sequence[Any]) -> list[Any]:
         """Map the items at `positions`; errors get a note with sample and position."""
@@ -199,9 +202,12 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             i = len(mapped)  # the item that failed
             where = f"position {positions[i]:,} of the dataset"
             failure = add_notes(error, items[i], where)
-            if failure is error:
-                raise
-            raise failure from error
+            try:
+                if failure is error:
+                    raise
+                raise failure from error
+            finally:
+                del failure  # its traceback has this frame: no cycle
         return mapped
 
     def __getitems__(self, positions: Iterable[int]) -> list[T_co]:

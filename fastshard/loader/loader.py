@@ -280,7 +280,10 @@ class Loader(Iterator[T_co]):
             work.error = None
             if not isinstance(error, Exception):  # as KeyboardInterrupt
                 self._halt()
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, and that the loader
         rows = self._failed_rows
         batch = work.value if rows is None else rows.add(work)
         self._done, self._skipped = self._passed

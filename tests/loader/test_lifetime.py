@@ -121,6 +121,28 @@ def test_threads_end_when_a_loader_in_a_cycle_is_garbage(ds):
     assert_threads_end()
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
+def test_a_loader_that_raised_is_no_cycle(ds, kind):
+    def fail(sample):
+        if sample.key == "000006":
+            raise kind("six")
+        return sample.key
+
+    gc.disable()
+    try:
+        loader = ds.loader(SIZE, threads=2, map=fail)
+        assert len(next(loader)) == SIZE
+        with pytest.raises(kind, match="six"):
+            next(loader)
+        assert len(next(loader)) == SIZE
+        lost = weakref.ref(loader)
+        del loader
+        assert lost() is None
+        assert_threads_end()
+    finally:
+        gc.enable()
+
+
 def test_threads_end_after_an_exception_of_the_consumer(ds):
     def consume():
         for _ in ds.loader(SIZE, threads=3, map=number):
