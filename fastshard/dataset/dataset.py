@@ -109,7 +109,8 @@ class Dataset(BaseDataset[T_co]):
       `head`, `keys`, `get_many`, `get_many_async`; `shards`, `members`.
     - Other datasets on the same shards: ``ds[10:20]``, ``ds[positions]``, ``ds[mask]``,
       `take`, `split`, `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`,
-      `decode`, `map`; of several: ``a + b``, `fastshard.mix`, `fastshard.zip_by_key`.
+      `decode`, `images`, `map`; of several: ``a + b``, `fastshard.mix`,
+      `fastshard.zip_by_key`.
     - Iteration: ``for sample in ds``, `iter`, `batches`, and to go on after a stop
       `state_dict` and `resume`.
     - Many samples as arrays: `batches`, `columns`, `read_into`.
@@ -448,13 +449,17 @@ class Dataset(BaseDataset[T_co]):
     ) -> NDArray[np.int64]:
         """Copy the stored bytes of many samples into one buffer, without the GIL.
 
+        Of a dataset with `images`, decode pictures into the buffer, in this thread.
+
         Parameters
         ----------
         positions : sequence of int, or array
         out : buffer
-            As for `Shard.read_into`.
+            As for `Shard.read_into`. Of pictures: uint8 ``[at least positions, height,
+            width, channels]``, writable and C-contiguous.
         fields : str or sequence of str, optional
-            The fields of each sample to copy, in this order; by default all.
+            The fields of each sample to copy, in this order; by default all, or the
+            pictures. Pictures are read one field at a time.
         threads : int, optional
             As for `Shard.read_into`.
 
@@ -467,7 +472,10 @@ class Dataset(BaseDataset[T_co]):
         ------
         FieldNotFoundError
             A sample lacks a field.
-        ValueError, IndexError, FormatError, OSError
+        ValueError
+            As for `Shard.read_into`. Of pictures, before one is decoded: `out` is
+            read-only or strided, or has another dtype, or rows of another size.
+        IndexError, FormatError, OSError
             As for `Shard.read_into`.
 
         Examples
@@ -1046,7 +1054,7 @@ class Dataset(BaseDataset[T_co]):
             Colour, 3 channels; or grey, 1 channel.
         orient : bool, default True
             Apply the EXIF orientation, before `crop`.
-        max_pixels : int, default 2**26
+        max_pixels : int, default 67108864
             Width times height, at most; checked before memory is allocated.
         truncated : {"error", "fill"}, default "error"
             Handling of JPEG files that end early: an error, or grey rows.
@@ -1080,8 +1088,11 @@ class Dataset(BaseDataset[T_co]):
         -----
         Random boxes and mirroring are a function of the seed, the epoch, and the
         sample's position before selection and shuffle: the same in every way of
-        reading, on any rank, and after a resume. States do not hold these options: they
-        are interchangeable with those of the dataset without images.
+        reading, on any rank, and after a resume. The epoch of a shuffle outlasts later
+        selections and splits; a mix, a zip or a concatenation that is shuffled hands on
+        its own. `exclude` of an unshuffled dataset makes other positions. States do not
+        hold these options: they are interchangeable with those of the dataset without
+        images.
 
         Access to a picture raises `FormatError` if it is damaged, which names shard,
         member and byte, and `MissingLibraryError` if a library is not installed: ``pip
