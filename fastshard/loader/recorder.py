@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,25 +123,40 @@ class InlineRecorder:
     samples : iterator
         Over samples. If its items are mapped (`is_mapped`), it tells the time that they
         waited for bytes (`wait_ns`).
+
+    Attributes
+    ----------
+    begin : callable
+        ``begin()`` is called when ``next`` begins.
+    end : callable
+        ``end(samples, skipped)`` is called when ``next`` ends: samples of the batch, 0
+        if there is none; and samples skipped in total.
     """
 
     def __init__(self, samples: Any) -> None:
         self._samples = samples
         self._is_mapped = getattr(samples, "is_mapped", True)
         self._waited = 0  # of `wait_ns`
-        self._skipped: int = samples.skipped
         self._times = ThreadTimes(is_inline=True)
         self._step = "map" if self._is_mapped else "fetch"
-        self._consumer = ConsumerTimes(self._times, self._step)
+        self._consumer = ConsumerTimes(self._times, self._step, samples.skipped)
         self._recorder = LoaderRecorder(self._consumer)
         self._recorder.add(self._times)
         self._outer: ThreadTimes | None = None
+        # Raw samples: no function of the caller, and no decoder, asks for the times.
+        self.begin: Callable[[], None] = self._consumer.ask
+        self.end: Callable[[int, int], None] = self._consumer.end_call
+        if self._is_mapped:
+            self.begin, self.end = self._begin_mapped, self._end_mapped
 
-    def begin(self) -> None:
-        """Begin a call of ``next``."""
+    def _begin_mapped(self) -> None:
         self._outer = _current.times
         _current.times = self._times
-        self._consumer.ask(0)
+        self._consumer.ask()
+
+    def _end_mapped(self, samples: int, skipped: int) -> None:
+        _current.times = self._outer
+        self._consumer.end_call(samples, skipped)
 
     def begin_again(self) -> None:
         """Begin to read the samples of a batch in place of those that were dropped."""
@@ -153,27 +168,9 @@ class InlineRecorder:
             waited = getattr(self._samples, "wait_ns", 0)
             self._times.fetch += waited - self._waited
             self._waited = waited
-        self._times.enter("collate")
-        if not self._is_mapped:
-            record_bytes(self._times, samples)
-
-    def end(self, samples: int, skipped: int) -> None:
-        """End a call of ``next``.
-
-        Parameters
-        ----------
-        samples : int
-            Of the batch; 0: there is none.
-        skipped : int
-            Skipped samples, in total.
-        """
-        _current.times = self._outer
-        if samples:
-            self._consumer.answer(samples, skipped - self._skipped)
-            self._skipped = skipped
-        else:
-            self._consumer.fail()
-            self.stop()
+            self._times.enter("collate")
+        elif self._times.collate(len(samples)):
+            _count_bytes(self._times, samples)
 
     def stop(self) -> None:
         """End the measured time."""
@@ -186,8 +183,11 @@ class InlineRecorder:
 
 def record_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
     """Count the stored bytes of samples: of some, the others are extrapolated."""
-    if not times.samples_due(len(samples)):
-        return
+    if times.samples_due(len(samples)):
+        _count_bytes(times, samples)
+
+
+def _count_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
     some = samples[:: -(-len(samples) // COUNTED)]
     times.count_bytes(count_bytes(some), len(some))
 

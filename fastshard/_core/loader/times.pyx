@@ -123,7 +123,12 @@ cdef class ThreadTimes:
         if since:
             self.since = since
 
-    def samples_due(self, uint64_t samples):
+    def collate(self, uint64_t samples):
+        """Enter the step; do what `samples_due` does."""
+        self.switch_to(COLLATE)
+        return self.samples_due(samples)
+
+    cpdef bint samples_due(self, uint64_t samples) except -1:
         """Return whether to call `count_bytes` for samples that were read.
 
         Now and then; for the others bytes are extrapolated.
@@ -301,6 +306,8 @@ cdef class ConsumerTimes:
         Of the consumer's thread, which makes the batches itself: idle between them.
     step : str, optional
         Its step from `ask` on.
+    skipped : int
+        Samples left out before, for `end_call`.
     """
 
     cdef ThreadTimes times
@@ -315,12 +322,14 @@ cdef class ConsumerTimes:
     cdef uint64_t batches
     cdef uint64_t samples
     cdef uint64_t skipped
+    cdef uint64_t skipped_before
     cdef uint64_t ready            # sum
     cdef uint64_t asked            # batches that were ready when one was asked for
     cdef uint64_t waits[BUCKETS]
 
-    def __cinit__(self, ThreadTimes times=None, step=None):
+    def __cinit__(self, ThreadTimes times=None, step=None, uint64_t skipped=0):
         self.times = times
+        self.skipped_before = skipped
         self.step = step_of(step)
 
     def __reduce__(self):
@@ -331,7 +340,7 @@ cdef class ConsumerTimes:
         if self.first == 0:
             self.first = self.last = fs_exact_now()
 
-    def ask(self, uint64_t ready):
+    def ask(self, uint64_t ready=0):
         """Begin a wait, with a number of batches that are ready."""
         cdef uint64_t now = fs_exact_now()
         fs_atomic_store(&self.change, self.change + 1)
@@ -347,7 +356,7 @@ cdef class ConsumerTimes:
         if self.times is not None:
             self.times.switch_to(self.step)
 
-    def answer(self, uint64_t samples, uint64_t skipped=0):
+    cpdef object answer(self, uint64_t samples, uint64_t skipped=0):
         """End a wait with a batch of samples; `skipped` were left out."""
         cdef uint64_t now, wait
         if self.times is not None:
@@ -365,7 +374,22 @@ cdef class ConsumerTimes:
         self.waits[bucket_of(wait)] += 1
         fs_atomic_store(&self.change, self.change + 1)
 
-    def fail(self):
+    def end_call(self, uint64_t samples, uint64_t skipped):
+        """End a wait with a batch, or without one if it has no samples.
+
+        Parameters
+        ----------
+        samples : int
+        skipped : int
+            Samples left out so far, those before the first call included.
+        """
+        if samples:
+            self.answer(samples, skipped - self.skipped_before - self.skipped)
+        else:
+            self.fail()
+            self.stop()
+
+    cpdef object fail(self):
         """End a wait without a batch."""
         cdef uint64_t now
         if self.times is not None:
@@ -377,7 +401,7 @@ cdef class ConsumerTimes:
         self.is_waiting = False
         fs_atomic_store(&self.change, self.change + 1)
 
-    def stop(self):
+    cpdef object stop(self):
         """End the measured time: the loader is exhausted or closed."""
         if self.end == 0:
             self.end = fs_exact_now()
