@@ -105,7 +105,7 @@ class LoaderWrapper:
         LoaderStats
             As of `Loader.stats`.
         """
-        return self._loader.stats(since)  # type: ignore[attr-defined,no-any-return]
+        return self._loader.stats(since)
 
     def replay(self, n: int) -> Iterator[Any]:
         """Yield the batches of the ring `n` times, converted, without reading.
@@ -120,7 +120,7 @@ class LoaderWrapper:
         dict
             Batches as the loader's.
         """
-        for batch in self._loader.replay(n):  # type: ignore[attr-defined]
+        for batch in self._loader.replay(n):
             yield self._convert_batch(batch)
             self._begin()
 

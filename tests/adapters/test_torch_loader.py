@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fastshard
-import fastshard.loader.loader
 
 torch = pytest.importorskip("torch", reason="torch has no wheel for this Python")
 
@@ -102,9 +101,6 @@ def test_a_state_continues_as_that_of_batches(ds):
     assert sorted(i for batch in done + rest for i in batch) == list(range(COUNT))
 
 
-@pytest.mark.skipif(
-    not hasattr(fastshard.loader.loader.Loader, "stats"), reason="no source tree"
-)
 def test_statistics_count_batches(ds):
     with loader(ds, SIZE) as tensors:
         for _ in tensors:
@@ -112,9 +108,6 @@ def test_statistics_count_batches(ds):
         assert (tensors.stats().batches, tensors.stats().samples) == (13, COUNT)
 
 
-@pytest.mark.skipif(
-    not hasattr(fastshard.loader.loader.Loader, "replay"), reason="no source tree"
-)
 def test_a_replay_gives_tensors_of_the_ring(ds):
     with loader(ds.select_fields("npy"), SIZE) as tensors:
         next(tensors)
