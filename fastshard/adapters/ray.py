@@ -100,6 +100,11 @@ def read(
         raise FastshardError(
             "expected a dataset without map and decode: apply them with Ray instead"
         )
+    if dataset._images is not None:
+        raise FastshardError(
+            "expected a dataset without images: Ray gets their stored bytes, decode "
+            "them in map_batches"
+        )
     if isinstance(fields, str):
         fields = (fields,)
     datasource = ShardDatasource(dataset, fields)

@@ -7,6 +7,7 @@ import pickle
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fastshard.columnar import ShardedDatasetWriter
 from fastshard.dataset.images import ImageSample
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.streaming import MDSWriter
+from support.servers.http import Server
 
 Image = pytest.importorskip("PIL.Image")
 COUNT = 11
@@ -441,6 +443,21 @@ def test_mds_fields(tmp_path):
         for i in range(3):
             expected = decode(encode(picture_of(i)))
             np.testing.assert_array_equal(batch["picture"][i], expected)
+
+
+def test_remote_shards(paths, ds):
+    expected = pictures_of(ds.images("jpg", 16, **RANDOM).shuffle(1, epoch=2))
+    shards = sorted(Path(paths).parent.glob("*.tar"))
+    files = {f"/{path.name}": path.read_bytes() for path in shards}
+    with Server(files) as server:
+        remote = fastshard.open([server.url + name for name in files])
+        images = remote.images("jpg", 16, **RANDOM).shuffle(1, epoch=2)
+        assert_same(pictures_of(images), expected)
+        batch = next(images.batches(COUNT))
+        assert_same(dict(zip(batch["__key__"], batch["jpg"], strict=True)), expected)
+        with images.loader(COUNT, threads=2) as loader:
+            np.testing.assert_array_equal(next(loader)["jpg"], batch["jpg"])
+        remote.close()
 
 
 def checksums(images):
