@@ -168,8 +168,7 @@ class InlineRecorder:
             waited = getattr(self._samples, "wait_ns", 0)
             self._times.fetch += waited - self._waited
             self._waited = waited
-            self._times.enter("collate")
-        elif self._times.collate(len(samples)):
+        if self._times.collate(len(samples)):
             _count_bytes(self._times, samples)
 
     def stop(self) -> None:
@@ -188,7 +187,8 @@ def record_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
 
 
 def _count_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
-    some = samples[:: -(-len(samples) // COUNTED)]
+    some = samples[:: -(-len(samples) // COUNTED) or 1]
+    some = [getattr(sample, "stored", sample) for sample in some]  # below images
     times.count_bytes(count_bytes(some), len(some))
 
 

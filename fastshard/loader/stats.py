@@ -100,7 +100,8 @@ class LoaderStats:
     batches, samples : int
         Returned ones.
     bytes_read : int
-        Stored bytes of samples, extrapolated from some of each batch.
+        Stored bytes of samples, extrapolated from some of each batch; 0 of
+        ``ds.batches`` if a function or decoder replaced the samples.
     bytes_decoded : int
         Bytes of decoded images.
     skipped : int
