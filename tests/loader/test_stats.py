@@ -349,3 +349,15 @@ def test_replay_gives_the_batches_ahead_without_reading(data, kind, ahead):
 def test_replay_refuses_a_negative_number(data):
     with data.loader(40) as loader, pytest.raises(ValueError, match="negative"):
         loader.replay(-1)
+
+
+@pytest.mark.parametrize("side", ["storage", "consumer"])
+def test_a_slow_side_is_named(data, side):
+    with data.loader(16, threads=2) as loader:
+        source, fetch = loader._source, loader._source.fetch
+        if side == "storage":
+            source.fetch = lambda a, b: (time.sleep(0.05), fetch(a, b))[1]
+        for _ in loader:
+            time.sleep(0.02 * (side == "consumer"))
+
+    assert loader.stats().verdict == side
