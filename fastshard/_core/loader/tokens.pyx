@@ -17,13 +17,20 @@ from fastshard._core.dataset.gather cimport Pieces, piece_t
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.npy cimport Layout, LayoutCache, find_layout
 from fastshard._core.dataset.shard cimport SampleBase, SamplesBase, Shard
+from fastshard._core.io.source cimport Source
+from fastshard._core.platform cimport fs_prefetch_line
+from fastshard._core.table.extents cimport columns_t
 
 from array import array
 
 from fastshard.errors import FormatError
 
 cdef enum:
-    BLOCK = 256                    # documents between two sums of the upper level
+    BLOCK = 32                     # documents between two sums of the upper level
+    LINE = 64                      # bytes of a cache line
+    LINE_SUMS = 8                  # numbers in one
+    AHEAD = 32 << 10               # bytes behind a document asked for together
+    NEAR = 12                      # documents of a window whose extents are prefetched
     HEAD = 128                     # bytes of NumPy's headers of one axis
     MAX_HEAD = (1 << 20) + 12      # bytes of the largest header
     HEADS = 4096                   # headers read together
@@ -206,7 +213,7 @@ cdef class DocumentLengths:
                 kept[k] = <uint32_t> member
                 shard = holder_of(self.samples, i, self.field)
                 to = room + (k - start) * HEAD
-                add_part(pieces, shard, member, 0, HEAD, to)
+                add_part(pieces, shard, member, HEAD, to)
             move_all(pieces)
             for k in range(start, end):
                 to = room + (k - start) * HEAD
@@ -238,7 +245,7 @@ cdef class DocumentLengths:
                 longer = bytearray(min(needed, <uint64_t> MAX_HEAD, whole))
                 pieces = Pieces.__new__(Pieces)
                 add_part(
-                    pieces, shard, member, 0, len(longer), <uint8_t *> <char *> longer
+                    pieces, shard, member, len(longer), <uint8_t *> <char *> longer
                 )
                 move_all(pieces)
                 layout = find_layout(
@@ -280,26 +287,30 @@ cdef uint64_t header_size(const uint8_t *at, uint64_t size) noexcept nogil:
     )
 
 
-cdef piece_t *add_part(
-    Pieces pieces, Shard shard, Py_ssize_t member, uint64_t skip, uint64_t most,
-    uint8_t *to,
-) except NULL:
-    """Add at most some bytes of a member, after some; `skip` is at most its size."""
+cdef int add_part(
+    Pieces pieces, Shard shard, Py_ssize_t member, uint64_t most, uint8_t *to
+) except -1:
+    """Add at most the first bytes of a member."""
     cdef uint64_t offset, size
-    cdef piece_t *piece
     if shard is not pieces.last:
         pieces.select_shard(shard, member)
     shard.extent(pieces.source, member, &offset, &size)
-    size = min(size - skip, most)
-    piece = pieces.append(member, offset + skip, size)
+    return add_piece(pieces, member, offset, min(size, most), to)
+
+
+cdef int add_piece(
+    Pieces pieces, Py_ssize_t member, uint64_t offset, uint64_t size, uint8_t *to
+) except -1:
+    """Add bytes of a member of the selected shard."""
+    cdef piece_t *piece = pieces.append(member, offset, size)
     piece.to = to
     if pieces.remote is not None:
         pieces.use_staged(piece)
     else:
-        piece.cold = (
-            not pieces.resident and not pieces.source.has_resident(offset + skip, size)
+        piece.cold = not pieces.resident and not pieces.source.has_resident(
+            offset, size
         )
-    return piece
+    return 0
 
 
 cdef int move_all(Pieces pieces) except -1:
@@ -451,8 +462,8 @@ cdef class TokenTable:
     def __reduce__(self):
         raise TypeError("a TokenTable does not pickle; pickle the dataset")
 
-    cdef Py_ssize_t find(self, int64_t token) noexcept nogil:
-        """Return the document that holds a token: the last that begins at or before."""
+    cdef Py_ssize_t find_block(self, int64_t token) noexcept nogil:
+        """Return the block of documents that holds a token."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.blocks
         cdef Py_ssize_t middle
@@ -462,8 +473,13 @@ cdef class TokenTable:
                 low = middle
             else:
                 high = middle
-        low *= BLOCK
-        high = min(low + BLOCK, self.documents)
+        return low
+
+    cdef Py_ssize_t find_in(self, Py_ssize_t block, int64_t token) noexcept nogil:
+        """Return the document that holds a token: the last that begins up to it."""
+        cdef Py_ssize_t low = block * BLOCK
+        cdef Py_ssize_t high = min(low + BLOCK, self.documents)
+        cdef Py_ssize_t middle
         while high - low > 1:
             middle = low + (high - low) // 2
             if self.sums[middle] <= token:
@@ -471,6 +487,19 @@ cdef class TokenTable:
             else:
                 high = middle
         return low
+
+    cdef Py_ssize_t find(self, int64_t token) noexcept nogil:
+        """Return the document that holds a token."""
+        return self.find_in(self.find_block(token), token)
+
+    cdef void prefetch_sums(self, Py_ssize_t block) noexcept nogil:
+        """Prefetch the sums of a block into the CPU cache."""
+        cdef const uint8_t *at = <const uint8_t *> (self.sums + block * BLOCK)
+        cdef Py_ssize_t end = min((block + 1) * BLOCK, self.documents) + 1
+        cdef Py_ssize_t lines = (end - block * BLOCK) // LINE_SUMS + 1
+        cdef Py_ssize_t i
+        for i in range(lines):
+            fs_prefetch_line(at + i * LINE)
 
     cdef int64_t length(self, Py_ssize_t document) noexcept nogil:
         return self.sums[document + 1] - self.sums[document] - self.between
@@ -481,40 +510,6 @@ cdef class TokenTable:
             raise IndexError(f"token {token} is out of range: there are {self.total:,}")
         document = self.find(token)
         return document, token - self.sums[document]
-
-    cdef int add_tokens(
-        self, Pieces pieces, Py_ssize_t document, int64_t start, int64_t size,
-        const uint32_t *members, uint8_t *to,
-    ) except -1:
-        """Add some tokens of a document to what is copied."""
-        cdef SampleLocator locator = self.locator
-        cdef location_t location
-        cdef Shard shard
-        cdef uint64_t offset, nbytes
-        cdef uint64_t data = <uint64_t> self.length(document) * <uint64_t> self.item
-        cdef Py_ssize_t member = members[document]
-        locator.locate(document, &location)
-        samples = locator.samples[location.shard]
-        if samples is None:
-            samples = locator.open_shard(location.shard)
-        if locator.used is not None:
-            locator.used[location.shard] = 1
-        shard = (<SamplesBase?> samples).shard
-        if shard is None:
-            shard = (<SamplesBase> samples).holder(location.at, self.field)
-        if member >= shard.member_count():
-            raise FormatError("the shard has fewer members than before", shard.path, 0)
-        shard.extent(shard.open_source(), member, &offset, &nbytes)
-        if data > nbytes or (self.raw and data != nbytes):
-            raise FormatError(
-                f"expected {data:,} bytes of tokens, as counted before, got "
-                f"{nbytes:,}", shard.path, offset, shard.member_name(member),
-            )
-        add_part(
-            pieces, shard, member, nbytes - data + <uint64_t> (start * self.item),
-            <uint64_t> (size * self.item), to,
-        )
-        return 0
 
     def gather_stream(
         self, starts, Py_ssize_t length, out, documents=None, positions=None,
@@ -543,15 +538,13 @@ cdef class TokenTable:
         cdef WindowBatch batch = WindowBatch(self, out, documents, positions, page_in)
         cdef Py_buffer given
         cdef const int64_t *numbers = int64s_of(starts, &given)
-        cdef Py_ssize_t k
         try:
             batch.begin(given.len // 8, length)
-            for k in range(given.len // 8):
-                batch.add_window(k, numbers[k])
+            batch.add_windows(numbers, given.len // 8)
             batch.copy()
         finally:
             PyBuffer_Release(&given)
-            batch.end()
+            batch.release()
 
     def gather_rows(
         self, rows, PackedRows packed not None, out, documents=None, positions=None,
@@ -571,7 +564,7 @@ cdef class TokenTable:
             batch.copy()
         finally:
             PyBuffer_Release(&given)
-            batch.end()
+            batch.release()
 
     def pack(self, int64_t length, int64_t block):
         """Pack documents into rows by best fit in decreasing order, block by block.
@@ -611,7 +604,12 @@ cdef class WindowBatch:
     cdef Py_buffer positions
     cdef Py_buffer members
     cdef int held                  # number of these buffers that are held
-    cdef const uint32_t *kept
+    cdef const uint32_t *kept      # the member of each document
+    cdef Shard shard               # the last document's
+    cdef Py_ssize_t first          # the shard has documents from this one on
+    cdef Py_ssize_t end            # and before this one
+    cdef uint64_t warm             # bytes of the shard from here on
+    cdef uint64_t warm_end         # to here are resident
     cdef object target
     cdef object numbers
     cdef object places
@@ -654,7 +652,7 @@ cdef class WindowBatch:
             raise ValueError(f"expected int32 of {size:,} tokens")
         return 0
 
-    cdef void end(self):
+    cdef void release(self):
         """Release the buffers."""
         if self.held > 0:
             PyBuffer_Release(&self.members)
@@ -665,6 +663,120 @@ cdef class WindowBatch:
         if self.held > 3:
             PyBuffer_Release(&self.positions)
         self.held = 0
+
+    cdef int find_shard(self, Py_ssize_t document) except -1:
+        """Set the shard that holds a document; open it on first use."""
+        cdef SampleLocator locator = self.table.locator
+        cdef location_t location
+        locator.locate(document, &location)
+        samples = locator.samples[location.shard]
+        if samples is None:
+            samples = locator.open_shard(location.shard)
+        if locator.used is not None:
+            locator.used[location.shard] = 1
+        self.first = document
+        self.end = document + 1
+        self.shard = (<SamplesBase?> samples).shard
+        if self.shard is None:
+            self.shard = (<SamplesBase> samples).holder(location.at, self.table.field)
+        elif locator.order is None:
+            self.first = locator.starts[location.shard]
+            self.end = locator.starts[location.shard + 1]
+        return 0
+
+    cdef int add_tokens(
+        self, Py_ssize_t document, int64_t start, int64_t size, uint8_t *to
+    ) except -1:
+        """Add some tokens of a document to what is copied."""
+        cdef TokenTable table = self.table
+        cdef Pieces pieces = self.pieces
+        cdef Shard shard
+        cdef uint64_t offset, nbytes
+        cdef uint64_t data = <uint64_t> table.length(document) * <uint64_t> table.item
+        cdef Py_ssize_t member = self.kept[document]
+        if not self.first <= document < self.end:
+            self.find_shard(document)
+        shard = self.shard
+        if member >= shard.member_count():
+            raise FormatError("the shard has fewer members than before", shard.path, 0)
+        if shard is not pieces.last:
+            pieces.select_shard(shard, member)
+            self.warm = self.warm_end = 0
+        shard.extent(pieces.source, member, &offset, &nbytes)
+        if data > nbytes or (table.raw and data != nbytes):
+            raise FormatError(
+                f"expected {data:,} bytes of tokens, as counted before, got "
+                f"{nbytes:,}", shard.path, offset, shard.member_name(member),
+            )
+        offset += nbytes - data + <uint64_t> (start * table.item)
+        nbytes = <uint64_t> (size * table.item)
+        if pieces.remote is None and not pieces.resident:
+            self.find_warm(offset, nbytes)
+        if self.warm <= offset and offset + nbytes <= self.warm_end:
+            pieces.append(member, offset, nbytes).to = to
+            return 0
+        return add_piece(pieces, member, offset, nbytes, to)
+
+    cdef void find_warm(self, uint64_t offset, uint64_t nbytes) noexcept:
+        """Ask whether a window's bytes from an offset on are resident, all at once."""
+        cdef Source source = self.pieces.source
+        cdef uint64_t size = min(source.nbytes - offset, max(nbytes, <uint64_t> AHEAD))
+        if self.warm <= offset and offset + nbytes <= self.warm_end:
+            return
+        self.warm = self.warm_end = 0
+        if source.has_resident(offset, size):
+            self.warm = offset
+            self.warm_end = offset + size
+
+    cdef void prefetch(self, Py_ssize_t document) noexcept:
+        """Prefetch the extents of a window's documents into the CPU cache."""
+        cdef SampleLocator locator = self.table.locator
+        cdef location_t location
+        cdef const columns_t *columns
+        cdef Py_ssize_t member, last
+        if locator.order is not None:
+            return
+        locator.locate(document, &location)
+        samples = locator.samples[location.shard]
+        if not isinstance(samples, SamplesBase):
+            return
+        shard = (<SamplesBase> samples).shard
+        if shard is None or (<Shard> shard).table is None:
+            return
+        columns = &(<Shard> shard).table.columns
+        last = min(document + NEAR, self.table.documents) - 1
+        member = self.kept[document]
+        last = self.kept[last]
+        while member <= last and member < <Py_ssize_t> columns.count:
+            fs_prefetch_line(columns.offsets + member)
+            fs_prefetch_line(columns.sizes + member)
+            member += LINE_SUMS
+
+    cdef int add_windows(self, const int64_t *tokens, Py_ssize_t count) except -1:
+        """Add windows by their first tokens; the look-ups of all go on together."""
+        cdef TokenTable table = self.table
+        cdef Py_ssize_t *found = <Py_ssize_t *> malloc(
+            (count + 1) * sizeof(Py_ssize_t)
+        )
+        cdef Py_ssize_t k
+        if found == NULL:
+            raise MemoryError
+        try:
+            for k in range(count):
+                if not 0 <= tokens[k] < table.total:
+                    raise IndexError(f"token {tokens[k]} is out of range")
+                found[k] = table.find_block(tokens[k])
+                table.prefetch_sums(found[k])
+            for k in range(count):
+                found[k] = table.find_in(found[k], tokens[k])
+                fs_prefetch_line(self.kept + found[k])
+            for k in range(count):
+                self.prefetch(found[k])
+            for k in range(count):
+                self.add_window(k, found[k], tokens[k] - table.sums[found[k]])
+        finally:
+            free(found)
+        return 0
 
     cdef uint8_t *at(self, int64_t token) noexcept:
         """Return the memory of a token of the batch; NULL to page in."""
@@ -683,9 +795,7 @@ cdef class WindowBatch:
         cdef int64_t left = max(self.table.length(document) - start, <int64_t> 0)
         cdef int64_t size = min(left, room)
         if size > 0:
-            self.table.add_tokens(
-                self.pieces, document, start, size, self.kept, self.at(at)
-            )
+            self.add_tokens(document, start, size, self.at(at))
         if separated and left < room:
             if not self.page_in:
                 memcpy(
@@ -710,18 +820,15 @@ cdef class WindowBatch:
             self.runs.add(at, room, -1)
         return 0
 
-    cdef int add_window(self, Py_ssize_t row, int64_t token) except -1:
-        """Add the window that begins with a token."""
+    cdef int add_window(
+        self, Py_ssize_t row, Py_ssize_t document, int64_t token
+    ) except -1:
+        """Add the window that begins with a token of a document."""
         cdef TokenTable table = self.table
         cdef int64_t at = <int64_t> row * self.length
         cdef int64_t end = at + self.length
         cdef int64_t size
         cdef int64_t number = 0
-        cdef Py_ssize_t document
-        if not 0 <= token < table.total:
-            raise IndexError(f"token {token} is out of range")
-        document = table.find(token)
-        token -= table.sums[document]
         while at < end and document < table.documents:
             size = self.add(
                 at, end - at, document, token, number,
