@@ -56,7 +56,7 @@ def read_shard_column(
     """Return the documents of some samples of a shard; reads headers at most."""
     import numpy as np
 
-    from fastshard._core.loader.tokens import DocumentLengths
+    from fastshard._core.loader.documents import DocumentLengths
 
     given = np.dtype(layout.dtype) if layout.kind == "raw" else dtype
     found = DocumentLengths(samples, np.ascontiguousarray(positions), field, given)
