@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -14,6 +15,7 @@ from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co
 from fastshard.dataset.order.plan import Plan, order_digest
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import ShardSet
+from fastshard.errors import FormatError
 from fastshard.loader.tokens import PackedWindows, StreamWindows, TokenOptions
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenDataset"]
 
+PROBES = 16  # headers compared with the lengths in an index
 TOKENS, DOCUMENT, POSITION = "tokens", "document", "position"
 
 
@@ -69,6 +72,40 @@ def read_shard_column(
     lengths = np.frombuffer(found.lengths, np.int64)
     members = np.frombuffer(found.members, np.uint32)
     return DocumentColumn(lengths, members, found.dtype)
+
+
+def take_stored(
+    samples: Any,
+    positions: NDArray[np.int64],
+    field: str,
+    dtype: np.dtype[Any] | None,
+    layout: FieldLayout,
+    stored: str,
+    lengths: bytes,
+) -> DocumentColumn | None:
+    """Return documents by what an index has of them; None if some headers differ."""
+    import numpy as np
+
+    from fastshard._core.loader.documents import DocumentLengths
+
+    try:
+        kind = np.dtype(stored)
+    except (TypeError, ValueError):
+        return None
+    if kind.kind not in "biufc" or dtype not in (None, kind):
+        return None
+    known = np.frombuffer(lengths, "<u8").astype(np.int64)[positions]
+    found = DocumentLengths(samples, np.ascontiguousarray(positions), field, kind)
+    if not found.take_known(known):
+        return None
+    probes = np.unique(np.linspace(0, len(positions) - 1, PROBES).astype(np.int64))
+    try:
+        headers = read_shard_column(samples, positions[probes], field, kind, layout)
+    except FormatError:  # the whole reading names it
+        return None
+    if not np.array_equal(headers.lengths, known[probes]):
+        return None
+    return DocumentColumn(known, np.frombuffer(found.members, np.uint32), kind)
 
 
 class TokenDocuments:
@@ -172,8 +209,8 @@ class TokenDocuments:
             samples = self.shards.samples(k)
             layout = self._layout(samples, int(positions[part.start] - starts[k]))
             is_raw = is_raw and layout.kind in ("raw", "value")
-            column = read_shard_column(
-                samples, positions[part] - starts[k], self.field, dtype, layout
+            column = self._read_shard(
+                samples, positions[part] - starts[k], dtype, layout
             )
             lengths[part], members[part] = column[:2]
             dtype = column.dtype
@@ -182,6 +219,37 @@ class TokenDocuments:
             members = scatter(members, by_position)
         assert dtype is not None  # there is a document
         return lengths, members, dtype, is_raw
+
+    def _read_shard(
+        self,
+        samples: Any,
+        positions: NDArray[np.int64],
+        dtype: np.dtype[Any] | None,
+        layout: FieldLayout,
+    ) -> DocumentColumn:
+        """Return the documents of some samples of a shard; keep them in its index."""
+        shard = samples.shard
+        mark = getattr(shard, "fingerprint", None)
+        path = getattr(shard, "index", None)
+        options = getattr(self.shards, "options", {})
+        if layout.kind != "npy" or mark is None or shard.mode == "remote":
+            return read_shard_column(samples, positions, self.field, dtype, layout)
+        from fastshard.index.document_column import read_lengths, write_lengths
+
+        last_dot = options.get("key") == "last"
+        name = self.field if options.get("lower", True) else f"{self.field}\0"
+        stored = read_lengths(path, name, mark, len(samples), last_dot)
+        if stored is not None:
+            column = take_stored(samples, positions, self.field, dtype, layout, *stored)
+            if column is not None:
+                return column
+        column = read_shard_column(samples, positions, self.field, dtype, layout)
+        if len(positions) == len(samples) == len(set(positions.tolist())):
+            assert column.dtype is not None
+            with suppress(OSError):  # a folder that is read-only
+                lengths = column.lengths.astype("<u8").tobytes()
+                write_lengths(path, name, mark, last_dot, column.dtype.str, lengths)
+        return column
 
     def _layout(self, samples: Any, i: int) -> FieldLayout:
         """Return the layout of the field in a shard, by one of its samples."""

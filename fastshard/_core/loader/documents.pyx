@@ -135,6 +135,40 @@ cdef class DocumentLengths:
             PyBuffer_Release(&lengths)
             PyBuffer_Release(&members)
 
+    def take_known(self, known):
+        """Take the lengths of documents from an index; False: they do not fit.
+
+        Parameters
+        ----------
+        known : array of int64 [positions]
+        """
+        cdef Py_buffer places, lengths, members, given
+        cdef const int64_t *numbers = int64s_of(self.positions, &places)
+        cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
+        cdef uint32_t *kept = <uint32_t *> bytes_of(self.members, &members, True)
+        cdef const int64_t *stored = int64s_of(known, &given)
+        cdef uint64_t item = self.dtype.itemsize
+        cdef uint64_t offset, size
+        cdef Py_ssize_t k, member
+        cdef Shard shard
+        try:
+            if given.len != lengths.len:
+                return False
+            for k in range(lengths.len // 8):
+                member = member_of(self.samples, numbers[k], self.field)
+                shard = holder_of(self.samples, numbers[k], self.field)
+                shard.extent(shard.open_source(), member, &offset, &size)
+                if stored[k] < 0 or <uint64_t> stored[k] > size // item:
+                    return False
+                found[k] = stored[k]
+                kept[k] = <uint32_t> member
+            return True
+        finally:
+            PyBuffer_Release(&places)
+            PyBuffer_Release(&lengths)
+            PyBuffer_Release(&members)
+            PyBuffer_Release(&given)
+
     def read_arrays(self):
         """Read the lengths of arrays behind a header of the shard's format."""
         cdef Py_buffer places, lengths, members

@@ -1,0 +1,189 @@
+"""Lengths of documents, kept in a binary index behind its infos.
+
+An optional extension of ``.fsi`` files of version 2. Bytes 196 to 211 of the header
+hold its offset in the file and its size in bytes, both u64, or zeros. It lies at the
+end of the column ``infos``, which earlier releases do not read to its end, so that the
+checksums of blocks cover it. It holds entries, one for each field, at multiples of 8
+bytes:
+
+====== ========== ============================================================
+byte   type       content
+====== ========== ============================================================
+0      u64        number of samples
+8      u32        bytes of the field's name
+12     u32        bytes of the dtype
+16     u32        CRC-32 of all that follows
+20     u32        zeros
+24     bytes      the field's name, UTF-8
+..     bytes      the dtype of a token as NumPy's ``dtype.str``, ASCII
+..     u64 each   tokens of each sample's document, at a multiple of 8 bytes
+====== ========== ============================================================
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+
+from fastshard._core.table.checksums import block_sums
+from fastshard._util.files import replace_file
+from fastshard.errors import FormatError
+from fastshard.index.binary import HEADER, Header, parse_binary, seal_header
+
+__all__ = ["read_lengths", "write_lengths"]
+
+EXTENT_AT = 196  # byte of the header
+EXTENT = struct.Struct("<QQ")
+ENTRY = struct.Struct("<QIIII")
+ALIGNMENT = 8  # bytes
+MAX_FILE = 1 << 30  # bytes of an index that is rewritten
+
+
+def read_lengths(
+    path: str, field: str, fingerprint: bytes, samples: int, last_dot: bool
+) -> tuple[str, bytes] | None:
+    """Return the dtype and the lengths of a field's documents, if an index has them.
+
+    Parameters
+    ----------
+    path : str
+        Of the index.
+    field : str
+    fingerprint : bytes
+        Of the shard, which was compared with the index.
+    samples : int
+        Number of samples in the shard.
+    last_dot : bool
+        The rule for keys by which they were counted.
+
+    Returns
+    -------
+    (dtype, lengths) : tuple of str and bytes, or None
+        Little-endian u64 of each sample. None if the index is of another shard, has no
+        such entry, or is damaged.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE + 1)
+        header = check_index(data, path)
+    except (OSError, FormatError):
+        return None
+    if header is None or header.fingerprint != fingerprint:
+        return None
+    if header.samples != samples or header.last_dot != last_dot:
+        return None
+    for name, dtype, lengths in entries_of(data, header):
+        if name == field and len(lengths) == 8 * samples:
+            return dtype, lengths
+    return None
+
+
+def write_lengths(
+    path: str,
+    field: str,
+    fingerprint: bytes,
+    last_dot: bool,
+    dtype: str,
+    lengths: bytes,
+) -> bool:
+    """Add the lengths of a field's documents to an index, atomically.
+
+    An entry of the same field is replaced.
+
+    Returns
+    -------
+    bool
+        False: the index is of another shard, an earlier version, or damaged.
+
+    Raises
+    ------
+    OSError
+        The index cannot be read or written.
+    """
+    if not os.access(path, os.W_OK):
+        return False
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE + 1)
+    try:
+        header = check_index(data, path)
+    except FormatError:
+        return False
+    if header is None or header.fingerprint != fingerprint:
+        return False
+    if len(lengths) != 8 * header.samples or header.last_dot != last_dot:
+        return False
+    kept = [entry for entry in entries_of(data, header) if entry[0] != field]
+    extension = b"".join(
+        pack_entry(*entry) for entry in [*kept, (field, dtype, lengths)]
+    )
+    extents = header.column_extents()
+    infos_at, infos_size = extents["infos"]
+    own_at, _ = EXTENT.unpack_from(data, EXTENT_AT)
+    infos_end = own_at or infos_at + infos_size
+    at = infos_end + -infos_end % ALIGNMENT
+    infos_size = at + len(extension) - infos_at
+    new = header._replace(infos_bytes=infos_size, file_bytes=0)
+    sums_at, sums_size = new.column_extents()["sums"]
+    body = bytearray(sums_at - HEADER.size)
+    body[: infos_end - HEADER.size] = data[HEADER.size : infos_end]
+    body[at - HEADER.size : at - HEADER.size + len(extension)] = extension
+    head = bytearray(data[: HEADER.size])
+    struct.pack_into("<Q", head, 16, sums_at + sums_size)
+    struct.pack_into("<Q", head, 88, infos_size)
+    EXTENT.pack_into(head, EXTENT_AT, at, len(extension))
+    sums = block_sums(body)
+    with replace_file(path, sync=False) as file:
+        file.write(seal_header(bytes(head), sums))
+        file.write(body)
+        file.write(sums)
+    return True
+
+
+def check_index(data: bytes, path: str) -> Header | None:
+    """Return the header of an index whose blocks are intact; None: not of version 2."""
+    if len(data) > MAX_FILE:
+        return None
+    index = parse_binary(data, path)
+    if index.header.version != 2 or index.find_damage():
+        return None
+    return index.header
+
+
+def entries_of(data: bytes, header: Header) -> list[tuple[str, str, bytes]]:
+    """Return field, dtype and lengths of each entry; none behind a damaged one."""
+    at, size = EXTENT.unpack_from(data, EXTENT_AT)
+    infos_at, infos_size = header.column_extents()["infos"]
+    found: list[tuple[str, str, bytes]] = []
+    end = infos_at + infos_size
+    if at < infos_at or at > end or size != end - at:
+        return found
+    while end - at >= ENTRY.size:
+        count, name_size, dtype_size, checksum, _ = ENTRY.unpack_from(data, at)
+        texts = name_size + dtype_size
+        before = texts + -(ENTRY.size + texts) % ALIGNMENT
+        left = end - at - ENTRY.size
+        if before > left or count > (left - before) // 8:
+            break
+        start = at + ENTRY.size
+        at = start + before + 8 * count
+        if zlib.crc32(data[start:at]) != checksum:
+            break
+        name, dtype = data[start : start + name_size], data[start + name_size :]
+        found.append(
+            (
+                name.decode("utf-8", "replace"),
+                dtype[:dtype_size].decode("ascii", "replace"),
+                data[at - 8 * count : at],
+            )
+        )
+    return found
+
+
+def pack_entry(field: str, dtype: str, lengths: bytes) -> bytes:
+    """Return the bytes of an entry."""
+    name, kind = field.encode(), dtype.encode()
+    texts = name + kind
+    body = texts + bytes(-(ENTRY.size + len(texts)) % ALIGNMENT) + lengths
+    entry = ENTRY.pack(len(lengths) // 8, len(name), len(kind), zlib.crc32(body), 0)
+    return entry + body
