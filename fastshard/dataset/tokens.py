@@ -232,7 +232,12 @@ class TokenDocuments:
         mark = getattr(shard, "fingerprint", None)
         path = getattr(shard, "index", None)
         options = getattr(self.shards, "options", {})
-        if layout.kind != "npy" or mark is None or shard.mode == "remote":
+        if (
+            layout.kind != "npy"
+            or mark is None
+            or path is None
+            or shard.mode == "remote"
+        ):
             return read_shard_column(samples, positions, self.field, dtype, layout)
         from fastshard.index.document_column import read_lengths, write_lengths
 

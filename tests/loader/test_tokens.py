@@ -604,3 +604,78 @@ def test_a_loader_of_mixed_and_mapped_windows(ds):
     with mixed.loader(16, threads=2, copy=True) as loader:
         for batch, other in zip(mixed.batches(16), loader, strict=True):
             assert (batch == other).all()
+
+
+def test_tokens_of_a_mix_are_refused(ds):
+    mixed = fastshard.mix([ds, ds])
+    with pytest.raises(fastshard.FastshardError, match="mix the windows"):
+        mixed.tokens("npy", 16)
+
+
+# Remote and changing shards
+
+
+def test_remote_windows(folder, documents):
+    from support.servers.http import Server
+
+    files = {f"/d/{p.name}": p.read_bytes() for p in folder.glob("*.tar")}
+    expected = [row for row, _, _ in expected_windows(documents, 77)]
+    with Server(files) as server:
+        urls = [server.at(path) for path in sorted(files)]
+        with fastshard.open(urls) as ds:
+            for field, dtype in FIELDS:
+                windows = ds.tokens(field, 77, dtype=dtype)
+                found = [row for batch in windows.batches(13) for row in batch.tolist()]
+                assert found == expected
+            with windows.loader(13, copy=True) as loader:
+                assert [row for batch in loader for row in batch.tolist()] == expected
+
+
+def test_a_shard_that_shrank_is_an_error(tmp_path):
+    documents = [np.arange(3000, dtype="u2")] * 20
+    folder = write_documents(tmp_path / "d", documents)
+    (path,) = folder.glob("*.tar")
+    with fastshard.open(folder, mode="pread", check_size=True) as ds:
+        windows = ds.tokens("bin", 1000, dtype="u2")
+        assert windows[0][5] == 5
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+        with pytest.raises(FormatError):
+            list(windows.batches(8))
+
+
+def test_positions_in_two_to_the_fortieth_tokens(tmp_path):
+    """Sparse shards: a document of 2**37 tokens each, and marks at both ends."""
+    import tarfile
+    import time
+
+    each = 1 << 37
+    folder = tmp_path / "sparse"
+    folder.mkdir()
+    for k in range(8):
+        member = tarfile.TarInfo(f"{k}.bin")
+        member.size = each
+        head = member.tobuf(tarfile.GNU_FORMAT)
+        try:
+            with (folder / f"{k}.tar").open("wb") as file:
+                file.write(head + bytes([k + 1, 2]))
+                file.seek(len(head) + each - 1)
+                file.write(bytes([k + 101]))
+                file.truncate(len(head) + each + 1024)
+        except OSError as error:
+            pytest.skip(f"no sparse file of this size: {error}")
+    fastshard.build_index(folder)
+    with fastshard.open(folder) as ds:
+        start = time.perf_counter()
+        windows = ds.tokens("bin", 4097, dtype="u1", documents=True)
+        count = len(windows)
+        taken = time.perf_counter() - start
+        assert count == (8 * each - 4097) // 4096 + 1
+        assert taken <= 1
+        for k in range(8):
+            window = windows[k * (each // 4096)]
+            assert window["tokens"][:3].tolist() == [k + 1, 2, 0]
+            assert window["document"].max() == window["document"].min() == 0
+        edge = windows[each // 4096 * 3 - 1]
+        assert edge["tokens"][-2:].tolist() == [103, 4]
+        assert edge["document"][-2:].tolist() == [0, 1]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, islice
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from fastshard._core.table.order import Shuffle
 from fastshard.dataset.base import BaseDataset, T
@@ -147,6 +147,32 @@ class Mix(CombinedDataset[T_co]):
         self._options: tuple[list[float] | None, int, Stop] = (weights, seed, stop)
         self._shares: list[int] | None = None  # once counted
         self._blocks: Shuffle | None = None
+
+    def tokens(self, field: str, length: int, **options: Any) -> NoReturn:
+        """Refuse: windows go through documents of one dataset.
+
+        Mix datasets of windows instead, each of one dataset's tokens.
+
+        Parameters
+        ----------
+        field, length, **options
+            As for `Dataset.tokens`.
+
+        Raises
+        ------
+        FastshardError
+            Always.
+
+        Examples
+        --------
+        >>> windows = fastshard.mix([part.tokens("npy", 16) for part in (ds, ds)])
+        >>> windows[0].shape
+        (16,)
+        """
+        raise FastshardError(
+            "windows of tokens go through the documents of one dataset, not of a mix: "
+            f"mix the windows, fastshard.mix([part.tokens({field!r}, {length}), ...])"
+        )
 
     def _copy(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix[Any]:
         return Mix(self.datasets, *self._options, plan, stages)
