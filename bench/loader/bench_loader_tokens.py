@@ -1,6 +1,6 @@
 """Windows of tokens: gathered from shards, against rows of one array in memory.
 
-pytest bench/bench_loader_tokens.py
+pytest bench/loader/bench_loader_tokens.py
 
 Windows of 4,097 uint16 in random order, in batches of 64; documents of 600 tokens on
 average. The page cache is warm.
@@ -46,6 +46,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
                 key = f"{k:02}{i:06}"
                 writer.write({"__key__": key, "npy": tokens, "bin": tokens.tobytes()})
     fastshard.build_index(folder)
+    for path in folder.glob("*.tar"):
+        path.read_bytes()  # into the page cache, as a whole
     return Data(folder, np.concatenate(documents))
 
 
