@@ -86,6 +86,11 @@ class JpegHeader(NamedTuple):
         """Whether the first scan has all there is: sequential, and interleaved."""
         return self.process <= 0xC1 and self.scan_components == self.components
 
+    @property
+    def is_lossless(self) -> bool:
+        """Whether it has no DCT, and so no smaller picture to decode."""
+        return self.process & 3 == 3
+
 
 def read_header(view: memoryview) -> ImageHeader:
     """Return the header of an image; its first bytes tell the kind.

@@ -31,6 +31,9 @@ MAX_SIDE = 65_535  # of a target, pixels
 MAX_PIXELS = 1 << 26
 KEPT_SCRATCH = 4 << 20  # bytes that a thread keeps of each of its memories
 CHANNELS = {"RGB": 3, "L": 1}
+# EXIF orientations whose first column or row is one of the stored picture's last.
+MIRRORED_X = (2, 3, 6, 7)
+MIRRORED_Y = (3, 4, 7, 8)
 
 
 class ImageOptions(NamedTuple):
@@ -221,12 +224,14 @@ class ImageReader:
         assert header.jpeg is not None
         one = options.mode == "L" and header.jpeg.components == 1
         picture.place(header.width, header.height, header.orientation or 1)
+        # libjpeg writes a lossless one as a whole, whatever the size asked for.
+        factor = 1 if header.jpeg.is_lossless else picture.factor()
         with _Timed("decode") as timed:
             array, filled = decode_jpeg(
                 view,
                 header,
                 1 if one else 3,
-                picture.factor(),
+                factor,
                 picture.take,
                 decoder=None if callable(options.decoder) else options.decoder,
                 fill=options.truncated == "fill",
@@ -319,7 +324,15 @@ class _Picture:
             if x1 - x0 >= wide * k and y1 - y0 >= high * k:
                 height, width = self._sides
                 self._sides = -(-height // k), -(-width // k)
-                self._box = x0 / k, y0 / k, x1 / k, y1 / k
+                # The last block is filled up: in front, where it becomes the first.
+                right = -width % k if self._turn in MIRRORED_X else 0
+                down = -height % k if self._turn in MIRRORED_Y else 0
+                self._box = (
+                    (x0 + right) / k,
+                    (y0 + down) / k,
+                    (x1 + right) / k,
+                    (y1 + down) / k,
+                )
                 return k
         return 1
 

@@ -23,6 +23,7 @@ from PIL import Image, ImageOps
 from support.images.pictures import (
     decode_by_pillow,
     encode,
+    encode_lossless_jpeg,
     make_picture,
     patch_jpeg_size,
 )
@@ -40,6 +41,12 @@ KINDS = ["JPEG", "PNG", "GIF", "BMP", "TIFF", "PPM", "WEBP"]
 
 def reader(*args, **options):
     return ImageReader(ImageOptions.checked(*args, **options))
+
+
+def exif_of(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes()
 
 
 def resize_by_pillow(array, shape, box):
@@ -116,6 +123,34 @@ def test_large_jpeg_is_decoded_at_a_fraction(size, factor, monkeypatch):
     whole = decode_by_pillow(view)
     expected = resize_by_pillow(whole, (size, size), center_box(101, 61, (size, size)))
     assert np.abs(by_each[0].astype(int) - expected).mean() < 6
+
+
+@pytest.mark.parametrize("decoder", [None, "pillow"])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_lossless_jpeg_is_not_decoded_at_a_fraction(mode, decoder):
+    array = np.asarray(make_picture((61, 53), mode)).reshape(53, 61, -1)
+    view = encode_lossless_jpeg(array)
+    read = {size: reader(size, mode=mode, decoder=decoder) for size in (None, 13, 6)}
+
+    assert np.array_equal(read[None].read(view), array)
+    for size in (13, 6):
+        expected = resize_by_pillow(array, (size, size), (0, 0, 61, 53))
+        assert is_near(read[size].read(view), expected)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("size", [(23, 23), (11, 12), (6, 5)])
+def test_fraction_is_in_place_after_each_orientation(size, orientation):
+    # Sides that are no multiples of a fraction: the last block is filled up.
+    picture = make_picture((97, 101))
+    turned = [encode(picture, "JPEG", exif=exif_of(o)) for o in (1, orientation)]
+    upright = reader(size if orientation < 5 else size[::-1]).read(turned[0])
+    expected = Image.fromarray(upright)
+    expected.getexif()[0x0112] = orientation
+
+    found = reader(size).read(turned[1])
+
+    assert is_near(found, np.asarray(ImageOps.exif_transpose(expected)))
 
 
 def test_box_of_the_target_size_is_copied():
