@@ -679,6 +679,7 @@ def copy_members(list shards not None, list positions not None):
 
 # Prefetch into the page cache
 
+@cython.nonecheck(True)
 def prefetch_samples(list samples not None, uint64_t most):
     """Page in the fields of samples that are not resident.
 

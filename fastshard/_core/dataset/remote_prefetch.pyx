@@ -294,6 +294,7 @@ cdef int cancel_requests(RequestedItem requested) except -1:
 cdef SampleStream any_sample = SampleStream()  # lists the members of any sample
 
 
+@cython.nonecheck(True)
 def fetch_samples(list samples not None, uint64_t most, only=None):
     """Read the bytes of remote samples concurrently, and stage them.
 
@@ -340,6 +341,7 @@ def fetch_samples(list samples not None, uint64_t most, only=None):
             request.drop()
 
 
+@cython.nonecheck(True)
 cdef RequestedItem request_fields(SampleBase sample, tuple only):
     """Return a sample with unsent requests for those of some fields that it has."""
     cdef RequestedItem requested = RequestedItem.__new__(RequestedItem)

@@ -13,6 +13,10 @@ import pytest
 
 import fastshard
 from fastshard import ClosedError, FastshardError, MemberNotFoundError
+from fastshard._core.dataset.gather import prefetch_samples
+from fastshard._core.dataset.remote_prefetch import fetch_samples
+from fastshard._core.dataset.shard import find_members, find_odd_width, stage_bytes
+from fastshard.formats.sample import Sample
 
 MODES = ["mmap", "private", "pread"]
 
@@ -323,3 +327,22 @@ def test_names_by_position(shard_path):
                 shard.name_at(i)
     with pytest.raises(fastshard.ClosedError):
         shard.name_at(0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sample: sample.key,
+        lambda sample: stage_bytes(sample, {}),
+        lambda sample: find_members([sample], "txt"),
+        lambda sample: find_odd_width([sample]),
+        lambda sample: prefetch_samples([sample], 1 << 20),
+        lambda sample: fetch_samples([sample], 1 << 20),
+        lambda sample: fetch_samples([sample], 1 << 20, ("txt",)),
+    ],
+    ids=["key", "stage", "members", "width", "prefetch", "fetch", "fetch some"],
+)
+def test_a_sample_without_a_shard_is_an_error(call):
+    """As of subclasses that stand on another sample."""
+    with pytest.raises(AttributeError):
+        call(Sample.__new__(Sample))
