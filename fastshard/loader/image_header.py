@@ -34,6 +34,33 @@ PNG_SIZE = Struct(">II")
 GIF_SIZE = Struct("<HH")
 GIF_BOX = Struct("<HHHH")  # left, top, width, height
 LITTLE_32 = Struct("<I")
+ORIENTATION = 0x0112  # EXIF tag
+EXIF_START = b"Exif\0\0"
+EXIF_ORDERS = {
+    b"II*\0": "<",
+    b"II\0*": "<",
+    b"MM\0*": ">",
+    b"MM*\0": ">",
+    b"MM\0+": ">",
+}
+# Formats of one value, by the number of its type.
+EXIF_VALUES = {
+    1: "B",
+    2: "B",
+    3: "H",
+    4: "I",
+    5: "II",
+    6: "b",
+    7: "B",
+    8: "h",
+    9: "i",
+    10: "ii",
+    11: "f",
+    12: "d",
+    13: "I",
+    16: "Q",
+}
+EXIF_TEXTS = (1, 2, 7)  # bytes, of no number
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(="|>)([0-9])')
 
 
@@ -182,34 +209,53 @@ def read_exif_orientation(exif: bytes) -> int | None:
     Returns
     -------
     int or None
-        The tag's value, which need not be 1 to 8; None if there is none, or the
-        block is damaged.
+        1 to 8; 1 if the block or the tag is damaged; None if there is no tag. Of
+        several values or tags the first one counts, as for Pillow.
     """
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    if order is None or len(exif) < 8:
+    if exif.startswith(EXIF_START):  # some cameras write it twice
+        exif = exif[len(EXIF_START) :]
+    if not exif:
         return None
-    u16, u32 = Struct(order + "H"), Struct(order + "I")
-    start = u32.unpack_from(exif, 4)[0]
+    order = EXIF_ORDERS.get(exif[:4])
+    if order is None or len(exif) < 8:
+        return 1
+    entry = Struct(order + "HHI")
+    start = Struct(order + "I").unpack_from(exif, 4)[0]
     if start > len(exif) - 2:
         return None
-    tags = min(u16.unpack_from(exif, start)[0], MAX_TAGS)
-    at = start + 2
-    found = None
-    for _ in range(tags):
+    tags = min(Struct(order + "H").unpack_from(exif, start)[0], MAX_TAGS)
+    outside = 0  # bytes of values outside the directory
+    for at in range(start + 2, start + 2 + 12 * tags, 12):
         if at > len(exif) - 12:
             break
-        if u16.unpack_from(exif, at)[0] == 0x0112:
-            kind = u16.unpack_from(exif, at + 2)[0]
-            number = u32.unpack_from(exif, at + 4)[0]
-            if number == 1:
-                if kind in (3, 8):
-                    found = u16.unpack_from(exif, at + 8)[0]
-                elif kind in (4, 9):
-                    found = u32.unpack_from(exif, at + 8)[0]
-                elif kind == 6:
-                    found = exif[at + 8]
-        at += 12
-    return found
+        tag, kind, number = entry.unpack_from(exif, at)
+        value = EXIF_VALUES.get(kind)
+        if value is None or not number:
+            continue
+        where = at + 8
+        size = number * Struct("<" + value).size
+        if size > 4:
+            outside += size
+            if outside > len(exif):
+                continue
+            where = Struct(order + "I").unpack_from(exif, where)[0]
+            if size > len(exif) or where > len(exif) - size:
+                break
+        if tag == ORIENTATION:
+            found = Struct(order + value).unpack_from(exif, where)
+            return _orientation_of_value(kind, found)
+    return None
+
+
+def _orientation_of_value(kind: int, found: tuple[float, ...]) -> int:
+    """Return the orientation that a tag's first value is; 1 if it is none."""
+    if kind in EXIF_TEXTS:
+        return 1
+    value, divisor = (*found, 1)[:2]
+    for turn in range(1, 9):
+        if value == turn * divisor and divisor:
+            return turn
+    return 1
 
 
 def _read_png(view: memoryview) -> ImageHeader:

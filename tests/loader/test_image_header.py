@@ -127,8 +127,9 @@ def test_orientation_of_exif(value, order):
     with Image.open(io.BytesIO(view)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image))
 
-    assert read_exif_orientation(exif) == value
-    assert read_header(view).orientation == (value if 1 <= value <= 8 else 1)
+    orientation = value if 1 <= value <= 8 else 1
+    assert read_exif_orientation(exif) == orientation
+    assert read_header(view).orientation == orientation
     assert np.array_equal(ImageReader(ImageOptions()).read(view), expected)
 
 
@@ -140,7 +141,7 @@ def test_orientation_of_exif(value, order):
         b"XX*\0" + exif_block(6)[4:],
         exif_block(6, start=1 << 31),
         exif_block(6, start=0xFFFFFFFF),
-        exif_block(6, count=2),
+        exif_block(6, count=3),
         exif_block(6, count=0),
         exif_block(6, kind=2),
         exif_block(6)[:-8],
@@ -153,6 +154,54 @@ def test_damaged_orientation_is_1(exif):
 
     assert read_header(view).orientation == 1
     assert ImageReader(ImageOptions()).read(view).shape == (37, 53, 3)
+
+
+ORIENTATION = pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+OTHER = pack("<HHIHH", 0x0112, 3, 1, 3, 0)
+CUT_OFF = pack("<HHII", 0x010F, 2, 8, 9999)
+TOO_LARGE = pack("<HHII", 0x010F, 2, 9999, 9999)
+
+
+@pytest.mark.parametrize(
+    ("entries", "values"),
+    [
+        ([pack("<HHIHH", 0x0112, 3, 2, 6, 3)], b""),
+        ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 6, 1)),
+        ([pack("<HHII", 0x0112, 10, 1, 26)], pack("<ii", -12, -2)),
+        ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 6, 0)),
+        ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 13, 2)),
+        ([pack("<HHIf", 0x0112, 11, 1, 6)], b""),
+        ([pack("<HHII", 0x0112, 12, 1, 26)], pack("<d", 6)),
+        ([pack("<HHII", 0x0112, 13, 1, 6)], b""),
+        ([pack("<HHII", 0x0112, 99, 1, 6)], b""),
+        ([pack("<HHII", 0x0112, 7, 1, 6)], b""),
+        ([ORIENTATION, OTHER], b""),
+        ([pack("<HHIHH", 0x0112, 3, 0, 6, 0), ORIENTATION], b""),
+        ([CUT_OFF, ORIENTATION], b""),
+        ([TOO_LARGE, ORIENTATION], b""),
+    ],
+)
+@pytest.mark.parametrize("xmp", [b"", b'tiff:Orientation="8"'])
+@pytest.mark.parametrize("start", [b"Exif\0\0", b"Exif\0\0Exif\0\0"])
+@pytest.mark.filterwarnings("ignore")
+def test_odd_tag_counts_as_for_pillow(entries, values, xmp, start):
+    exif = b"II*\0" + pack("<IH", 8, len(entries)) + b"".join(entries)
+    view = with_segment(encode(make_picture(), "JPEG"), 0xE1, XMP + xmp)
+    view = with_segment(view, 0xE1, start + exif + bytes(4) + values)
+
+    with Image.open(io.BytesIO(view)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image))
+
+    assert np.array_equal(ImageReader(ImageOptions()).read(view), expected)
+
+
+def test_xmp_does_not_count_beside_a_damaged_exif():
+    view = with_segment(encode(make_picture(), "JPEG"), 0xE1, b"Exif\0\0XX*\0")
+    view = with_segment(view, 0xE1, XMP + b'tiff:Orientation="8"')
+
+    with Image.open(io.BytesIO(view)) as image:
+        assert ImageOps.exif_transpose(image).size == image.size
+    assert read_header(view).orientation == 1
 
 
 def test_directory_that_says_more_tags_than_it_has_is_read():
