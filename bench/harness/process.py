@@ -69,6 +69,7 @@ class Served:
 
 
 def _serve(connection: Any, make: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    multiprocessing.set_start_method(None, force=True)  # not spawn, which it inherits
     try:
         try:
             served = make(*args)
