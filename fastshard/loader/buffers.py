@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ Allocate: TypeAlias = "Callable[[str, tuple[int, ...], Any], NDArray[Any]]"
 class BufferSet:
     """The arrays of one batch by field, reused by a later batch.
 
+    Threads that prepare rows of the batch share it.
+
     Parameters
     ----------
     allocate : callable, optional
@@ -27,11 +30,12 @@ class BufferSet:
     def __init__(self, allocate: Allocate | None = None) -> None:
         self._allocate = allocate
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._lock = Lock()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in self._arrays.values())
+        return sum(array.nbytes for array in list(self._arrays.values()))
 
     def take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return the memory of a field, ``[rows, *row shape]``, uninitialized.
@@ -59,14 +63,15 @@ class BufferSet:
         import numpy as np
 
         kind = np.dtype(dtype)
-        found = self._arrays.get(field)
-        if (
-            found is None
-            or found.dtype != kind
-            or found.shape[1:] != shape[1:]
-            or len(found) < shape[0]
-        ):
-            found = self._arrays[field] = self._new_array(field, shape, kind)
+        with self._lock:  # threads that decode rows of one batch get one array
+            found = self._arrays.get(field)
+            if (
+                found is None
+                or found.dtype != kind
+                or found.shape[1:] != shape[1:]
+                or len(found) < shape[0]
+            ):
+                found = self._arrays[field] = self._new_array(field, shape, kind)
         return found[: shape[0]]
 
     def take_within(

@@ -274,12 +274,13 @@ class Loader(Iterator[T_co]):
 
     def _return(self, work: BatchWork) -> T_co:
         """Return a batch and count it, or raise its error."""
-        self._passed = work.stop, self._passed[1] + len(work.failures)
         error = work.error
+        if error is not None and not isinstance(error, Exception):
+            self._halt()  # KeyboardInterrupt, not of a sample: it is made again
+        else:
+            self._passed = work.stop, self._passed[1] + len(work.failures)
         if error is not None:
             work.error = None
-            if not isinstance(error, Exception):  # as KeyboardInterrupt
-                self._halt()
             try:
                 raise error
             finally:

@@ -241,6 +241,14 @@ def test_after_a_timeout_the_same_batch_comes(ds):
     assert numbers == list(range(COUNT))
 
 
+@pytest.mark.parametrize("size", [1, 7, COUNT])
+def test_raw_batches_come_with_a_timeout(ds, size):
+    """Threads make batches that take less than their hand-over, too."""
+    expected = [batch["__key__"] for batch in ds.batches(size)]
+    with ds.loader(size, threads=2, timeout=10) as loader:
+        assert [batch["__key__"] for batch in loader] == expected
+
+
 def test_a_map_that_asks_the_loader_is_refused(ds):
     def ask(sample):
         return next(loader)

@@ -164,6 +164,23 @@ def test_a_prepared_source_is_asked_for_whole_batches_by_the_consumer():
     loader.close()
 
 
+def test_an_interrupted_batch_is_made_again():
+    source = FakeSource(40, is_prepared=True)
+
+    def interrupt(start):
+        if start == 20:
+            source.before_fetch = lambda k: None
+            raise KeyboardInterrupt
+
+    loader = make_loader(source, 10, threads=2)
+    assert [next(loader), next(loader)] == [list(range(10)), list(range(10, 20))]
+    source.before_fetch = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(loader)
+    assert loader.position == 20
+    assert list(loader) == [list(range(20, 30)), list(range(30, 40))]
+
+
 def test_remote_bytes_are_fetched_by_one_thread_for_several_batches():
     source = FakeSource(400, is_remote=True)
     loader = make_loader(source, 10, threads=3, ahead=4)

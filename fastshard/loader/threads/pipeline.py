@@ -130,7 +130,8 @@ class Pipeline:
             `stop` was called.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._ask()
+        may_make = timeout is None  # a batch, which is as late as its bytes are
+        self._ask(may_make)
         while True:
             with self._lock:
                 if self._error is not None:
@@ -140,7 +141,7 @@ class Pipeline:
                     raise PipelineStoppedError
                 if work is not None and work.is_done:
                     return self._give()
-                work = self._open_own(timeout)
+                work = self._open_own() if may_make else None
                 if work is None:
                     self._is_waiting = True
             if work is not None:
@@ -158,7 +159,7 @@ class Pipeline:
                         return None
                 self._gate.acquire()
 
-    def _ask(self) -> None:
+    def _ask(self, may_make: bool) -> None:
         """Count a call of the consumer: lent buffers may be written to again."""
         with self._lock:
             if self._is_asking:  # the last call ended with a timeout
@@ -170,7 +171,7 @@ class Pipeline:
             self._asked += 1
             if len(self._lent) >= self._options.hold:
                 self._free.append(self._lent.popleft())
-            if self._threads and not self._is_direct():
+            if self._threads and not (may_make and self._is_direct()):
                 self._wake()
 
     def _give(self) -> BatchWork:
@@ -224,11 +225,9 @@ class Pipeline:
             and self._consumer_ns < self._make_ns // 2
         )
 
-    def _open_own(self, timeout: float | None) -> BatchWork | None:
+    def _open_own(self) -> BatchWork | None:
         """Return the next batch for the consumer to make, if no thread began it."""
-        if self._works or timeout is not None:
-            return None
-        if not self._is_prepared or self._is_remote:
+        if self._works or not self._is_prepared or self._is_remote:
             return None
         if not self._threads and self._make_ns and not self._is_direct():
             self._start_threads()
