@@ -34,6 +34,8 @@ __all__ = ["Loader", "LoaderOnError", "LoaderOptions"]
 
 T_co = TypeVar("T_co", covariant=True)
 
+AT_END = "the loader is at its end: replay needs batches ahead"
+
 
 class LoaderOptions(NamedTuple):
     """Options of a loader; see `BaseDataset.loader`."""
@@ -275,12 +277,12 @@ class Loader(Iterator[T_co]):
     def _return(self, work: BatchWork) -> T_co:
         """Return a batch and count it, or raise its error."""
         error = work.error
-        if error is not None and not isinstance(error, Exception):
-            self._halt()  # KeyboardInterrupt, not of a sample: it is made again
-        else:
+        if not isinstance(error, KeyboardInterrupt):  # after one, it is made again
             self._passed = work.stop, self._passed[1] + len(work.failures)
         if error is not None:
             work.error = None
+            if not isinstance(error, Exception):
+                self._halt()
             try:
                 raise error
             finally:
@@ -393,16 +395,19 @@ class Loader(Iterator[T_co]):
     def _ring(self) -> list[T_co]:
         """Return the batches that are made ahead."""
         if self._is_closed or len(self) == 0:
-            raise ValueError("the loader is at its end: replay needs batches ahead")
+            raise ValueError(AT_END)
         if not self._lock.acquire(blocking=False):
             raise ValueError("another thread is in this iterator")
         try:
             timeout = self._options.timeout
             seconds = float("inf") if timeout is None else timeout
             pipeline = self._pipeline or self._begin()
+            if self._is_closed:  # by another thread, meanwhile
+                raise PipelineStoppedError
             works = pipeline.fill(time.monotonic() + seconds)
         except PipelineStoppedError:
-            works = []
+            self._halt()
+            raise ValueError(AT_END) from None
         except BaseException:
             self._halt()
             raise

@@ -1,6 +1,5 @@
 """Loader: the batches of `batches`, in order, for every kind of dataset."""
 
-import itertools
 import json
 
 import numpy as np
@@ -8,40 +7,12 @@ import pytest
 
 import fastshard
 from support.builders import BUILDERS
+from support.loader.batches import assert_same, assert_same_batches
 from support.servers.http import Server
 from support.tars import write_numbers
 
 COUNT = 90
 SIZE = 8
-
-
-def assert_same(found, expected):
-    """Compare batches: types, dtypes, every value."""
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for name in expected:
-            assert_same(found[name], expected[name])
-    elif isinstance(expected, np.ndarray):
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        assert found.tobytes() == expected.tobytes()
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other)
-    else:
-        assert found == expected
-
-
-def assert_same_batches(ds, threads, **options):
-    """Compare a loader's batches with those of `batches`; return their number."""
-    count = 0
-    with ds.loader(SIZE, threads=threads, **options) as loader:
-        pairs = itertools.zip_longest(loader, ds.batches(SIZE, **options))
-        for found, expected in pairs:
-            assert_same(found, expected)
-            count += 1
-    return count
 
 
 def double(sample):
@@ -84,7 +55,7 @@ def test_batches_are_those_of_batches(ds, kind, order):
     part = ORDERS[order](KINDS[kind](ds))
 
     for threads in (1, 2, 8):
-        assert assert_same_batches(part, threads) == -(-len(part) // SIZE)
+        assert assert_same_batches(part, SIZE, threads=threads) == -(-len(part) // SIZE)
 
 
 @pytest.mark.parametrize("form", BUILDERS)
@@ -96,7 +67,7 @@ def test_batches_of_every_format(tmp_path, form):
     with builder.open(tmp_path / "data") as ds:
         for part in (ds, ds.shuffle(1), ds.decode()):
             for threads in (1, 4):
-                assert assert_same_batches(part, threads) == 8
+                assert assert_same_batches(part, SIZE, threads=threads) == 8
 
 
 def test_remote_batches(folder):
@@ -106,7 +77,7 @@ def test_remote_batches(folder):
         fastshard.open(server.url + "/d/n-{000..003}.tar") as remote,
     ):
         for part in (remote, remote.map(double), remote.shuffle(2).decode()):
-            assert assert_same_batches(part, 2) == -(-COUNT // SIZE)
+            assert assert_same_batches(part, SIZE) == -(-COUNT // SIZE)
 
 
 def test_states_are_those_of_batches(ds):

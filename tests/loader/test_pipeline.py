@@ -172,9 +172,9 @@ def test_an_interrupted_batch_is_made_again():
             source.before_fetch = lambda k: None
             raise KeyboardInterrupt
 
+    source.before_fetch = interrupt
     loader = make_loader(source, 10, threads=2)
     assert [next(loader), next(loader)] == [list(range(10)), list(range(10, 20))]
-    source.before_fetch = interrupt
     with pytest.raises(KeyboardInterrupt):
         next(loader)
     assert loader.position == 20

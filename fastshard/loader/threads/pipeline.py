@@ -130,7 +130,7 @@ class Pipeline:
             `stop` was called.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        may_make = timeout is None  # a batch, which is as late as its bytes are
+        may_make = timeout is None  # nothing ends a read of its own in time
         self._ask(may_make)
         while True:
             with self._lock:
