@@ -13,7 +13,7 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError, ShardNotFoundError
 from fastshard.columnar import ShardedDatasetReader
-from fastshard.dataset import not_found
+from fastshard.dataset.paths import not_found
 from support.tars import write_tar
 
 
