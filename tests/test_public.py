@@ -117,6 +117,16 @@ def test_datasets_of_tars_need_no_sqlite(shard_path):
     assert python(code).strip() == "False"
 
 
+def test_iteration_needs_no_loader(shard_path):
+    code = (
+        "import sys, fastshard\n"
+        f"list(fastshard.open({str(shard_path.parent)!r}).shuffle(1))\n"
+        "parts = 'loader', 'images', 'tokens', 'threads.pipeline'\n"
+        "print([p for p in parts if f'fastshard.loader.{p}' in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
 def test_views_need_no_numpy(shard_path):
     code = (
         "import sys, fastshard\n"

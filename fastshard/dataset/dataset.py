@@ -68,7 +68,6 @@ from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
 from fastshard.loader.recorder import record_bytes
 from fastshard.loader.times import current_times
-from fastshard.loader.tokens import Packing, TokenOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from fastshard.dataset.tokens import TokenDataset
     from fastshard.dataset.verify import Fault
     from fastshard.loader.buffers import BufferSet
+    from fastshard.loader.tokens import Packing
 
 __all__ = [
     "Dataset",
@@ -999,6 +999,7 @@ class Dataset(BaseDataset[T_co]):
         import numpy as np
 
         from fastshard.dataset.tokens import TokenDataset, TokenDocuments
+        from fastshard.loader.tokens import TokenOptions
 
         self._require_unmapped("tokens")
         if not isinstance(field, str):

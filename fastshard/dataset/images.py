@@ -10,13 +10,13 @@ from fastshard.formats.decoders import Decoder, decode_field
 from fastshard.formats.field_info import FieldInfo
 from fastshard.formats.layout import VALUE, FieldLayout
 from fastshard.formats.sample import Sample
-from fastshard.loader.images import ImageOptions, ImageReader
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from fastshard._core.table.order import Order
     from fastshard.loader.buffers import BufferSet
+    from fastshard.loader.images import ImageReader
 
 __all__ = [
     "Crop",
@@ -146,6 +146,8 @@ def image_fields(
     TypeError, ValueError
         An argument is invalid.
     """
+    from fastshard.loader.images import ImageOptions, ImageReader
+
     names = [field] if isinstance(field, str) else list(field)
     for name in names:
         if not isinstance(name, str):
