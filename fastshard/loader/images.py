@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageOptions", "ImageReader"]
 
 MAX_SIDE = 65_535  # of a target, pixels
+MAX_RESIZED_SIDE = 1 << 24  # of a source, pixels, of `resize_into`
 MAX_PIXELS = 1 << 26
 KEPT_SCRATCH = 4 << 20  # bytes that a thread keeps of each of its memories
 CHANNELS = {"RGB": 3, "L": 1}
@@ -293,6 +294,13 @@ class _Picture:
         if turn >= 5:
             width, height = height, width
         self._sides = height, width
+        if options.size is not None and max(width, height) > MAX_RESIZED_SIDE:
+            raise FormatError(
+                f"an image of {width:,} x {height:,} pixels: sides above "
+                f"{MAX_RESIZED_SIDE:,} cannot be resized",
+                "<view>",
+                0,
+            )
         if options.flip or options.crop == "random":
             if self._draw is None:
                 raise ValueError(

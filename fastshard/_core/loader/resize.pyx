@@ -34,6 +34,9 @@ cdef extern from "resize.h" nogil:
         const fs_picture_t *source, const fs_picture_t *target, uint8_t *out
     )
 
+cdef enum:
+    MAX_SIDE = 1 << 24             # pixels; float32 has all integers up to it
+
 cdef int BEST = fs_best_level()
 cdef dict LEVELS = {"plain": FS_PLAIN, "sse4.1": FS_SSE41, "avx2": FS_AVX2}
 
@@ -59,7 +62,7 @@ def resize_into(src, box, out, *, bint flip=False, level=None):
     Parameters
     ----------
     src : buffer
-        uint8 ``[H, W, C]``; C is 1, 3 or 4.
+        uint8 ``[H, W, C]``; C is 1, 3 or 4, and sides are at most 16,777,216 pixels.
     box : tuple of float
         ``(x0, y0, x1, y1)`` in source pixels, not empty, inside the source.
     out : buffer
@@ -252,6 +255,11 @@ cdef int check_shape(
 cdef int take_sides(object box, const fs_picture_t *source, float *sides) except -1:
     """Read a box, rounded to float32 as Pillow rounds it."""
     cdef double x0, y0, x1, y1
+    if source.width > MAX_SIDE or source.height > MAX_SIDE:
+        raise ValueError(
+            f"src must have sides of at most {MAX_SIDE:,} pixels, got height "
+            f"{source.height:,} and width {source.width:,}"
+        )
     try:
         x0, y0, x1, y1 = box
     except (TypeError, ValueError):

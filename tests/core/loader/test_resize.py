@@ -120,6 +120,18 @@ def test_long_pictures(shape):
             assert (mirrored[:, ::-1] == plain).all()
 
 
+@pytest.mark.parametrize("shape", [(1, 1 << 24, 1), (1 << 24, 1, 1)])
+def test_sides_are_at_most_those_that_float32_counts(shape):
+    pixels = np.full(shape, 200, np.uint8)
+    height, width, _ = shape
+    box = (max(0, width - 3), max(0, height - 3), width, height)
+    assert (resized(pixels, box, 8, 8) == 200).all()
+
+    larger = np.zeros((height + (height > 1), width + (width > 1), 1), np.uint8)
+    with pytest.raises(ValueError, match="at most 16,777,216 pixels"):
+        resize_into(larger, (0, 0, 1, 1), np.zeros((8, 8, 1), np.uint8))
+
+
 def test_ratios_beyond_the_tables():
     pixels = picture(3, 70_000)
     for target in ((3, 1), (1, 2), (2, 200)):
