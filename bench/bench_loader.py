@@ -25,7 +25,7 @@ import pytest
 
 import fastshard
 from harness import SCALE, contenders, expect, limit
-from harness.pictures import jpegs, write_tar
+from harness.pictures import HEIGHT, WIDTH, jpegs, write_tar
 from harness.process import serve
 from rivals import epochs, images
 from rivals.epochs import SAMPLES, TOTAL, Epoch, write_vectors
@@ -60,14 +60,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def means_of(folder: Path) -> Callable[[bool], list[float]]:
-    """Return a function that gives the mean of each picture, squashed or its centre."""
+    """Return a function that gives the mean of each picture, of all or the centre."""
     made: dict[bool, list[float]] = {}
 
-    def means(is_squashed: bool) -> list[float]:
-        if is_squashed not in made:
-            decode = partial(images.decode_pillow, is_squashed=is_squashed)
-            made[is_squashed] = [float(decode(p).mean()) for p in jpegs(PICTURES)]
-        return made[is_squashed]
+    def means(is_whole: bool) -> list[float]:
+        if is_whole not in made:
+            decode = partial(images.decode_pillow, is_whole=is_whole)
+            made[is_whole] = [float(decode(p).mean()) for p in jpegs(PICTURES)]
+        return made[is_whole]
 
     return means
 
@@ -90,14 +90,17 @@ def bench_images(
     read: Callable[[Path], images.Batches],
     turn: int,
 ) -> None:
-    is_own, is_squashed = read is images.read_fastshard, read is images.read_spdl
+    is_own, is_whole = read is images.read_fastshard, read is images.read_spdl
     figures: list[dict[str, float]] = []
     with serve(images.OwnTrial if is_own else images.Trial, read, folder) as trial:
         benchmark.extra_info[MEMORY] = round(trial.call("memory"), 1)
         means = trial.call("means")
         is_same = read not in (images.read_spdl, images.read_torchcodec)
         tolerance = 0.3 if is_same else 3
-        assert np.allclose(sorted(means), sorted(means_of(is_squashed)), atol=tolerance)
+        expected = np.sort(means_of(is_whole))
+        if is_whole:
+            expected *= HEIGHT / WIDTH  # all of it, above and below black
+        assert np.allclose(sorted(means), expected, atol=tolerance)
         bound = trial.call("first_bound") if is_own else 0
         benchmark.pedantic(lambda: figures.append(trial.call("epoch")), rounds=2)
     benchmark.extra_info["operations"] = PICTURES

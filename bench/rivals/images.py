@@ -1,7 +1,7 @@
 """Epochs over pictures of 224x224, in batches of 64: the loader and its rivals.
 
 Each has one epoch in a process of its own (`harness.process`). All take the centre of
-a picture, but for SPDL, whose call squashes it.
+a picture, but for SPDL, whose call shows all of it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def central_box(width: int, height: int) -> tuple[float, float, float, float]:
     return (left, top, left + side, top + side)
 
 
-def decode_pillow(data: Any, is_squashed: bool = False) -> Any:
+def decode_pillow(data: Any, is_whole: bool = False) -> Any:
     """Return the centre of a picture, decoded and resized by Pillow."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(data)).convert("RGB")
-    box = None if is_squashed else central_box(*image.size)
+    box = None if is_whole else central_box(*image.size)
     small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
     return np.array(small)
 
@@ -217,6 +217,15 @@ def read_spdl(folder: Path) -> Batches:
     return batches
 
 
+def after_first(times: list[float], counts: list[int]) -> float:
+    """Return the seconds an image after the first batch of each worker.
+
+    When the first batch comes, other workers have almost finished theirs.
+    """
+    begun = min(WORKERS, len(times) - 1)
+    return (times[-1] - times[begun - 1]) / sum(counts[begun:])
+
+
 class Trial:
     """Epochs of one contender, in the process that serves it."""
 
@@ -236,18 +245,16 @@ class Trial:
         """Return figures of an epoch, from its start on."""
         gc.collect()
         cpu, start = cpu_seconds(), time.perf_counter()
-        batches = self.batches()
-        count = first_count = len(next(batches))
-        first = time.perf_counter() - start
-        for batch in batches:
-            count += len(batch)
-        seconds = time.perf_counter() - start
-        del batches
+        counts, times = [], []
+        for batch in self.batches():
+            times.append(time.perf_counter() - start)
+            counts.append(len(batch))
+        count = sum(counts)
         gc.collect()
         return {
             "ms of CPU an image": (cpu_seconds() - cpu) / count * 1e3,
-            "ms to the first batch": first * 1e3,
-            "us an image after it": (seconds - first) / (count - first_count) * 1e6,
+            "ms to the first batch": times[0] * 1e3,
+            "us an image after it": after_first(times, counts) * 1e6,
         }
 
     def memory(self) -> float:
