@@ -104,18 +104,21 @@ def decode_jpeg(
         found = fast(view, header, channels, factor, take, True)
         if found is not None:
             return found, False
-    try:
-        return _decode_by_pillow(view, header, channels, factor), False
-    except MissingLibraryError as error:
-        if fast is None:
-            raise
-        # Pillow decodes what others refuse: without it the file may be a good one.
-        refusal = _fault(f"a JPEG that the decoder refuses; {error}", 0)
-    except FormatError as error:
-        refusal = error
+    refusal: FastshardError | None = None
+    # Of some without an end marker Pillow sees that pixels are missing, of some not.
+    if _has_end(view, jpeg.scan):
+        try:
+            return _decode_by_pillow(view, header, channels, factor), False
+        except MissingLibraryError as error:
+            if fast is None:
+                raise
+            # Pillow decodes what others refuse: without it the file may be a good one.
+            refusal = _fault(f"a JPEG that the decoder refuses; {error}", 0)
+        except FormatError as error:
+            refusal = error
     _, end = count_scans(view, jpeg.scan)
     if not fill:
-        if bytes(view[end : end + 2]) == END:
+        if refusal is not None and bytes(view[end : end + 2]) == END:
             raise refusal
         raise _fault("truncated JPEG", end) from refusal
     if fast is not None:
@@ -143,6 +146,11 @@ def _check_scans(view: memoryview, at: int) -> None:
     scans, end = count_scans(view, at)
     if scans > MAX_SCANS:
         raise _fault(f"JPEG with more than {MAX_SCANS} scans", end)
+
+
+def _has_end(view: memoryview, scan: int) -> bool:
+    """Return whether a JPEG has an end marker somewhere behind its first scan."""
+    return bytes(view[-2:]) == END or END in bytes(view[scan:])
 
 
 def _fast_decoder(name: str | None) -> Callable[..., NDArray[Any] | None] | None:

@@ -33,6 +33,14 @@ def reader(*args, **options):
     return ImageReader(ImageOptions.checked(*args, **options))
 
 
+def is_taken_by_pillow(view):
+    try:
+        decode_by_pillow(view)
+    except OSError:
+        return False
+    return True
+
+
 def test_kinds_are_those_of_the_decoders_by_extension():
     assert KINDS == IMAGES
 
@@ -91,6 +99,28 @@ def test_bytes_behind_the_end_do_no_harm():
     found = reader().read(memoryview(bytes(view) + b"trailing \xff\xd8 bytes" * 20))
 
     assert np.array_equal(found, decode_by_pillow(view))
+
+
+@pytest.mark.parametrize("decoder", [None, "pillow"])
+def test_jpeg_without_its_end_marker_is_truncated(decoder):
+    pictures = [make_picture((60 + i, 50)) for i in range(40)]
+    views = [encode(picture, "JPEG")[:-2] for picture in pictures]
+    assert any(is_taken_by_pillow(view) for view in views)
+
+    for view, picture in zip(views, pictures, strict=True):
+        with pytest.raises(FormatError, match="truncated JPEG"):
+            reader(decoder=decoder).read(view)
+        filled = reader(decoder=decoder, truncated="fill").read(view)
+        assert np.array_equal(filled, decode_by_pillow(encode(picture, "JPEG")))
+
+
+@pytest.mark.parametrize("decoder", [None, "pillow"])
+def test_option_of_pillow_to_load_truncated_images_does_not_count(decoder, monkeypatch):
+    monkeypatch.setattr("PIL.ImageFile.LOAD_TRUNCATED_IMAGES", True)
+    view = encode(make_picture(), "JPEG")
+
+    with pytest.raises(FormatError, match="truncated JPEG"):
+        reader(decoder=decoder).read(view[: len(view) * 3 // 4])
 
 
 def test_jpeg_of_two_sizes_is_refused(monkeypatch):
