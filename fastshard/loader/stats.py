@@ -92,8 +92,8 @@ class LoaderStats:
         Seconds in which threads waited for a free set of buffers, and for work; summed
         over threads.
     cpu, runqueue : float or None
-        Seconds of threads on a CPU, and runnable without one; None where the system
-        does not tell (it is Linux that does).
+        Seconds of threads on a CPU, and runnable without one; None on systems other
+        than Linux.
     gil : float or None
         ``busy - cpu - runqueue``: seconds of busy threads that neither ran nor could
         run. They waited for the GIL, or in `fetch` for bytes.

@@ -217,9 +217,8 @@ def test_flip_mirrors_half_of_the_pictures():
 
 def test_a_side_that_is_too_long_to_resize_is_an_error_by_name():
     view = encode(Image.new("L", ((1 << 24) + 1, 1)), "PPM")
-    assert reader(mode="L").read(view).shape == (1, (1 << 24) + 1, 1)
     with pytest.raises(FormatError, match=r"16,777,217 x 1 .* cannot be resized"):
-        reader(8).read(view)
+        reader(8, mode="L").read(view)
 
 
 def test_randomness_depends_on_seed_epoch_and_position_alone():

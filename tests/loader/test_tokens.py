@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fastshard
+from fastshard._core.loader.tokens import TokenTable
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import FieldNotFoundError, FormatError, StateError
 from fastshard.streaming import MDSWriter
@@ -434,6 +435,18 @@ def test_members_of_a_sample_may_lie_apart(tmp_path):
 
 
 # Bad input
+
+
+def test_rows_beyond_memory_are_refused(tmp_path):
+    """Sizes that a server claims: counts of bytes must not wrap."""
+    write_documents(tmp_path, [np.ones(3, "u1")] * 2)
+    with fastshard.open(tmp_path) as ds:
+        lengths, members = np.array([2, (1 << 60) - 4]), np.zeros(2, "u4")
+        table = TokenTable(ds._set.locator(), "bin", lengths, members, 1, b"", True)
+        with pytest.raises(MemoryError):
+            table.pack(1, 10_000)
+        with pytest.raises(ValueError, match="more than"):
+            TokenTable(ds._set.locator(), "bin", 2 * lengths, members, 1, b"", True)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ cdef enum:
     NEAR = 12                      # documents of a window whose extents are prefetched
 
 cdef int64_t MAX_TOKENS = <int64_t> 1 << 60  # of all documents
+cdef int64_t MAX_ROOM = <int64_t> 1 << 48  # rows, and segments of rows
 
 
 # Windows
@@ -641,6 +642,8 @@ cdef class PackedRows:
         cdef int64_t wanted
         if self.count + rows + 1 > self.rows_room:
             wanted = 2 * self.rows_room + rows
+            if wanted > MAX_ROOM:
+                return False
             moved = realloc(self.starts, wanted * sizeof(int64_t))
             if moved == NULL:
                 return False
@@ -648,6 +651,8 @@ cdef class PackedRows:
             self.rows_room = wanted
         if self.used + segments > self.room:
             wanted = 2 * self.room + segments
+            if wanted > MAX_ROOM:
+                return False
             moved = realloc(self.segments, wanted * sizeof(segment_t))
             if moved == NULL:
                 return False
