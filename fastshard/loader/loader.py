@@ -89,7 +89,7 @@ class LoaderOptions(NamedTuple):
             bool(copy),
             bool(drop_last),
             on_error,
-            timeout,
+            None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
         )
 
 
@@ -415,8 +415,9 @@ class Loader(Iterator[T_co]):
             self._lock.release()
         if not works:
             raise TimeoutError("no batch of the ring was made in time")
+        rows = self._failed_rows
         return [
-            cast(T_co, work.value)
+            cast(T_co, work.value if rows is None else rows.add(work))
             for work in works
             if work.error is None and not work.failures
         ]

@@ -96,7 +96,8 @@ class LoaderRecorder:
             REMOTE_COUNTS, _remote_counts(), self._remote, strict=True
         ):
             counts[name] = count - before
-        return LoaderTotals(times, counts, ready, waits, len(threads))
+        begun = self.consumer.first
+        return LoaderTotals(times, counts, ready, waits, len(threads), begun)
 
 
 class InlineBlock:

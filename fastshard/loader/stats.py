@@ -44,6 +44,8 @@ class LoaderTotals:
     waits : dict of int to int
         Number of waits by bucket.
     threads : int
+    begun : int
+        Time of the start, which tells loaders apart; 0 before it.
     """
 
     times: dict[str, int | None]
@@ -51,6 +53,7 @@ class LoaderTotals:
     ready: int
     waits: dict[int, int]
     threads: int
+    begun: int = 0
 
     def minus(self, other: LoaderTotals) -> LoaderTotals:
         """Return the difference from earlier totals."""
@@ -69,6 +72,7 @@ class LoaderTotals:
             self.ready - other.ready,
             {bucket: count for bucket, count in waits.items() if count > 0},
             self.threads,
+            self.begun,
         )
 
 
@@ -304,7 +308,8 @@ class LoaderStats:
         total, before = self._totals, since._totals
         if total is None or before is None:
             raise ValueError("since must be what stats() of this loader returned")
-        if before.counts["batches"] > total.counts["batches"]:
+        is_own = before.begun in (0, total.begun)
+        if not is_own or before.counts["batches"] > total.counts["batches"]:
             raise ValueError("since must be earlier statistics of the same loader")
         return LoaderStats._of(total.minus(before), total)
 

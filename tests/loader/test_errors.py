@@ -249,6 +249,12 @@ def test_raw_batches_come_with_a_timeout(ds, size):
         assert [batch["__key__"] for batch in loader] == expected
 
 
+@pytest.mark.parametrize("seconds", [1e18, float("inf")])
+def test_a_timeout_may_be_longer_than_clocks_count(ds, seconds):
+    with ds.loader(SIZE, timeout=seconds) as loader:
+        assert len(list(loader)) == COUNT // SIZE
+
+
 def test_a_map_that_asks_the_loader_is_refused(ds):
     def ask(sample):
         return next(loader)

@@ -346,6 +346,24 @@ def test_replay_gives_the_batches_ahead_without_reading(data, kind, ahead):
             loader.replay(1)
 
 
+@pytest.mark.parametrize(("on_error", "field"), [("skip", []), ("mask", [True] * 40)])
+def test_replayed_batches_have_the_fields_of_batches(data, on_error, field):
+    with data.loader(40, on_error=on_error) as loader:
+        batches = [*loader.replay(1), next(loader)]
+
+    name = {"skip": "__skipped__", "mask": "__ok__"}[on_error]
+    assert [list(batch[name]) for batch in batches] == [field] * len(batches)
+
+
+def test_statistics_of_another_loader_are_refused(data):
+    with data.loader(40) as loader, data.loader(40) as other:
+        early = loader.stats()
+        next(loader), next(other)
+        assert loader.stats(early).batches == 1
+        with pytest.raises(ValueError, match="same loader"):
+            other.stats(loader.stats())
+
+
 def test_replay_refuses_a_negative_number(data):
     with data.loader(40) as loader, pytest.raises(ValueError, match="negative"):
         loader.replay(-1)
