@@ -132,13 +132,14 @@ class BatchSteps:
     def _fetch(self, work: BatchWork, start: int, stop: int) -> list[Any]:
         """Fetch samples together; after the error of one that is skipped, by halves."""
         try:
-            return self._fetch_together(start, stop)
+            return self.fetch_together(start, stop)
         except Exception as error:
             if not self._skips(error):
                 raise
             return self._fetch_halves(work, start, stop, error)
 
-    def _fetch_together(self, start: int, stop: int) -> list[Any]:
+    def fetch_together(self, start: int, stop: int) -> list[Any]:
+        """Return the samples of some positions; raise the error of any."""
         items = self.source.fetch(start, stop)
         if len(items) != stop - start:
             raise RuntimeError(f"fetched {len(items)} of {stop - start} samples")
@@ -159,7 +160,7 @@ class BatchSteps:
         halves: list[tuple[int, int, list[Any] | Exception]] = []
         for first, last in ((start, middle), (middle, stop)):
             try:
-                halves.append((first, last, self._fetch_together(first, last)))
+                halves.append((first, last, self.fetch_together(first, last)))
             except Exception as failed:
                 if not self._skips(failed):
                     raise

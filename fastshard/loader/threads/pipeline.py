@@ -375,11 +375,13 @@ class Pipeline:
 
     def _wake(self, count: int = 1) -> None:
         """Let idle threads look for work."""
-        for _ in range(min(count, len(self._idle))):
+        for _ in range(count):
+            if not self._idle:  # asked each time: a finalizer may call `stop` between
+                break
             self._idle.pop().release()
-        if self._fetcher is not None:
-            self._fetcher.release()
-            self._fetcher = None
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            fetcher.release()
 
     # -- The thread that fetches from a network
 
@@ -424,7 +426,7 @@ class Pipeline:
         if len(works) > 1:
             enter_step("fetch")
             try:
-                items = self._steps.source.fetch(first.start, last.stop)
+                items = self._steps.fetch_together(first.start, last.stop)
             except Exception:
                 items = None
         for work in works:
