@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias
 from weakref import ref
 
-from fastshard.formats.decoders import Decoder, decode_field
+from fastshard.formats.decoders import Decoder, locate_error
 from fastshard.formats.field_info import FieldInfo
 from fastshard.formats.layout import VALUE, FieldLayout
 from fastshard.formats.sample import Sample
@@ -308,17 +308,25 @@ class ImageSample(Sample):
         return found
 
     def _decode_picture(self, field: str, out: Any = None) -> NDArray[Any]:
+        reader, default = self.images[field]
+        epoch, position = self._draw
         encoded = self._encoded(field)
-        path, offset, name = self.stored._where(field)
-        offset += self.stored.view(field).nbytes - encoded.nbytes
-        decoder = self._picture_decoder(field, out)
-        picture: NDArray[Any] = decode_field(decoder, encoded, path, offset, name)
-        return picture
+        try:
+            return reader.read(
+                encoded, (default if epoch is None else epoch, position), out
+            )
+        except Exception as error:
+            path, offset, name = self.stored._where(field)
+            offset += self.stored.view(field).nbytes - encoded.nbytes
+            located = locate_error(error, path, offset, name, names_bytes=True)
+            if located is error:
+                raise
+            raise located from error.__cause__
 
     def _encoded(self, field: str) -> memoryview:
         """Return the bytes of a picture: the stored ones, or those of an array."""
         view: memoryview = self.stored.view(field)
-        if view[: len(NPY_MAGIC)] != NPY_MAGIC:
+        if not view or view[0] != NPY_MAGIC[0] or view[: len(NPY_MAGIC)] != NPY_MAGIC:
             return view
         return memoryview(self.stored.array(field).reshape(-1).view("u1"))
 

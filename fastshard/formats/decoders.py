@@ -22,6 +22,7 @@ __all__ = [
     "decode_field",
     "decoder_for",
     "is_data_error",
+    "locate_error",
     "own_decoder",
 ]
 
@@ -97,18 +98,40 @@ def decode_field(
     """
     try:
         return decoder(view)
-    except FormatError as error:
-        names_bytes = getattr(decoder, "names_bytes", False)
-        if names_bytes or any(decoder is known for known in DECODERS.values()):
-            at = offset + error.offset
-            raise FormatError(error.reason, path, at, member) from error.__cause__
-        error.add_note(f"decoding member {member!r} of {path}")
-        raise
     except Exception as error:
-        error.add_note(f"decoding member {member!r} of {path}")
-        if not isinstance(error, CODE_ERRORS):
-            setattr(error, DATA_ERROR, True)
-        raise
+        names_bytes = getattr(decoder, "names_bytes", False)
+        if not names_bytes:
+            names_bytes = any(decoder is known for known in DECODERS.values())
+        located = locate_error(error, path, offset, member, names_bytes=names_bytes)
+        if located is error:
+            raise
+        raise located from error.__cause__
+
+
+def locate_error(
+    error: Exception, path: str, offset: int, member: str, *, names_bytes: bool
+) -> Exception:
+    """Return the exception of a decoder with shard and member named.
+
+    Parameters
+    ----------
+    error : Exception
+    path, offset, member
+        As for `decode_field`.
+    names_bytes : bool
+        Whether the offset of a `FormatError` is that of a byte of the field.
+
+    Returns
+    -------
+    Exception
+        A new FormatError, or `error` itself with a note.
+    """
+    if isinstance(error, FormatError) and names_bytes:
+        return FormatError(error.reason, path, offset + error.offset, member)
+    error.add_note(f"decoding member {member!r} of {path}")
+    if not isinstance(error, (FormatError, *CODE_ERRORS)):
+        setattr(error, DATA_ERROR, True)
+    return error
 
 
 def is_data_error(error: Exception) -> bool:

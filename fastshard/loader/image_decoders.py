@@ -21,6 +21,8 @@ __all__ = [
     "check_pixels",
     "decode_jpeg",
     "decode_own",
+    "decode_plain",
+    "is_simplejpeg",
     "open_image",
 ]
 
@@ -130,6 +132,33 @@ def decode_jpeg(
     return _decode_by_pillow(whole, header, channels, factor), True
 
 
+def is_simplejpeg(decoder: str | None) -> bool:
+    """Return whether simplejpeg decodes JPEG for a `decoder`, where it is installed."""
+    return decoder == "simplejpeg" or (decoder is None and not FREE_THREADED)
+
+
+def decode_plain(view: memoryview, out: NDArray[Any]) -> bool:
+    """Decode a JPEG of `plain_shape` by simplejpeg, and return whether it did.
+
+    Parameters
+    ----------
+    view : memoryview
+    out : ndarray
+        Of the shape that the header tells. If the decoder reads another size from the
+        header, it refuses, or writes to the beginning.
+    """
+    library = _library("simplejpeg")
+    if library is None:
+        return False
+    try:
+        found = library.decode_jpeg(
+            view, "GRAY" if out.shape[2] == 1 else "RGB", buffer=out
+        )
+    except (ValueError, KeyError, RuntimeError):
+        return False
+    return bool(found.shape == out.shape)
+
+
 def _check_frame(header: ImageHeader) -> None:
     assert header.jpeg is not None
     if max(header.width, header.height) > MAX_JPEG_SIDE:
@@ -181,12 +210,15 @@ def _decode_by_simplejpeg(
     least = (0, 0) if factor == 1 else (height, width)
     if header.width * header.height > MAX_SIMPLEJPEG_PIXELS:
         return None
+    assert header.jpeg is not None
     try:
-        found = library.decode_jpeg_header(view, *least, strict=strict)
-        if found[:2] != (height, width):
-            return None
+        if not header.jpeg.is_usual:
+            found = library.decode_jpeg_header(view, *least, strict=strict)
+            if found[:2] != (height, width):
+                return None
         out = take((height, width, channels))
-        library.decode_jpeg(
+        # Refuses a size above that of `out`, of which this header tells the size.
+        decoded = library.decode_jpeg(
             view,
             "GRAY" if channels == 1 else "RGB",
             min_height=least[0],
@@ -196,7 +228,7 @@ def _decode_by_simplejpeg(
         )
     except (ValueError, KeyError, RuntimeError):
         return None
-    return out
+    return out if decoded.shape == out.shape else None
 
 
 def _decode_by_imagecodecs(

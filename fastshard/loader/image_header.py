@@ -98,6 +98,8 @@ class JpegHeader(NamedTuple):
     components : int
     scan_components : int
         Components of the first scan; fewer than `components` means several scans.
+    is_usual : bool
+        Whether it is gray, or of a usual subsampling of colours, such as 4:2:0.
     scan : int
         Offset of the first scan's marker, in bytes.
     """
@@ -106,6 +108,7 @@ class JpegHeader(NamedTuple):
     precision: int
     components: int
     scan_components: int
+    is_usual: bool
     scan: int
 
     @property
@@ -178,7 +181,7 @@ def _read_jpeg(view: memoryview) -> ImageHeader:
     if turn is None and xmp is not None:
         turn = _read_xmp_orientation(view[xmp[0] : sum(xmp)])
     turn = 1 if turn is None or not 1 <= turn <= 8 else turn
-    return ImageHeader("JPEG", width, height, turn, JpegHeader(*facts))
+    return ImageHeader("JPEG", width, height, turn, JpegHeader._make(facts))
 
 
 def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, int]:

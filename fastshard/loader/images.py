@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._core.loader.jpeg import plain_shape
 from fastshard._core.loader.resize import gray_into, orient_into, resize_into
 from fastshard.errors import FormatError
 from fastshard.loader.crops import Box, center_box, random_box, uniforms
@@ -17,6 +18,8 @@ from fastshard.loader.image_decoders import (
     check_pixels,
     decode_jpeg,
     decode_own,
+    decode_plain,
+    is_simplejpeg,
     open_image,
 )
 from fastshard.loader.image_header import ImageHeader, read_header
@@ -30,6 +33,7 @@ __all__ = ["ImageOptions", "ImageReader"]
 MAX_SIDE = 65_535  # of a target, pixels
 MAX_RESIZED_SIDE = 1 << 24  # of a source, pixels, of `resize_into`
 MAX_PIXELS = 1 << 26
+MAX_INT = (1 << 63) - 1
 KEPT_SCRATCH = 4 << 20  # bytes that a thread keeps of each of its memories
 CHANNELS = {"RGB": 3, "L": 1}
 # EXIF orientations whose first column or row is one of the stored picture's last.
@@ -122,10 +126,19 @@ class ImageReader:
     options : ImageOptions
     """
 
-    __slots__ = ("options",)
+    __slots__ = ("_channels", "_is_straight", "_max_pixels", "options")
 
     def __init__(self, options: ImageOptions) -> None:
         self.options = options
+        self._channels = CHANNELS[options.mode]
+        self._max_pixels = min(options.max_pixels, MAX_INT)
+        # Plain JPEGs are decoded into the row: no crop, flip or size.
+        self._is_straight = (
+            options.size is None
+            and not options.flip
+            and not callable(options.decoder)
+            and is_simplejpeg(options.decoder)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -178,6 +191,10 @@ class ImageReader:
         ValueError
             `out` has another shape or dtype, or is not writable.
         """
+        if self._is_straight:
+            found = self._read_plain(view, out)
+            if found is not None:
+                return found
         view = _bytes_view(view)
         if out is not None:
             _check_out(out, self.row_shape)
@@ -202,8 +219,11 @@ class ImageReader:
         (height, width, channels), or None
             As `read` returns it, unless it raises.
         """
-        if self.row_shape is not None or callable(self.options.decoder):
+        if self.options.size is not None or callable(self.options.decoder):
             return self.row_shape
+        shape = plain_shape(view, self._channels, self._max_pixels)
+        if shape is not None:
+            return shape
         try:
             header = read_header(_bytes_view(view))
         except FormatError:
@@ -216,6 +236,32 @@ class ImageReader:
         if self.options.orient and header.orientation >= 5:
             height, width = width, height
         return height, width, CHANNELS[self.options.mode]
+
+    def _read_plain(
+        self, view: memoryview, out: NDArray[Any] | None
+    ) -> NDArray[Any] | None:
+        """Decode a plain JPEG straight into the row.
+
+        None: it is not plain, or the row does not fit, or the decoder refuses it; the
+        row may have been written.
+        """
+        shape = plain_shape(view, self._channels, self._max_pixels)
+        if shape is None:
+            return None
+        if out is None:
+            out = _new(shape)
+        elif not _is_row(out, shape):
+            return None
+        times = current_times()
+        if times is None:
+            return out if decode_plain(view, out) else None
+        start = perf_counter_ns()
+        is_decoded = decode_plain(view, out)
+        times.decode += perf_counter_ns() - start
+        if not is_decoded:
+            return None
+        times.bytes_decoded += out.nbytes
+        return out
 
     def _read_jpeg(
         self, view: memoryview, header: ImageHeader, picture: _Picture
@@ -461,6 +507,16 @@ def _bytes_view(stored: Any) -> memoryview:
     if view.format == "B" and view.ndim == 1 and view.contiguous:
         return view
     return view.cast("B") if view.contiguous else memoryview(view.tobytes())
+
+
+def _is_row(out: Any, shape: tuple[int, int, int]) -> bool:
+    """Return whether an object is an array that a picture fills without gaps."""
+    import numpy as np
+
+    if type(out) is not np.ndarray or out.shape != shape or out.dtype != np.uint8:
+        return False
+    flags = out.flags
+    return bool(flags.c_contiguous and flags.writeable)
 
 
 def _check_out(out: Any, shape: tuple[int, int, int] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
 from pathlib import Path
@@ -131,10 +132,29 @@ def test_jpeg_of_two_sizes_is_refused(monkeypatch):
         return header(found.kind, 10, 10, found.orientation, found.jpeg)
 
     monkeypatch.setattr(images, "read_header", mistake)
+    monkeypatch.setattr(images, "plain_shape", lambda *_: (10, 10, 3))
 
     for decoder in (None, "pillow"):
         with pytest.raises(FormatError, match="two sizes"):
             reader(decoder=decoder).read(encode(make_picture(), "JPEG"))
+
+
+@pytest.mark.parametrize(
+    "shape", [(10, 10, 3), (37, 52, 3), (53, 37, 3), (37, 54, 3), (60, 60, 3)]
+)
+@pytest.mark.parametrize("sides", [(53, 37), (37838, 37838), (65500, 65500)])
+def test_row_of_another_size_than_the_decoder_reads_is_refused(shape, sides):
+    raw = bytearray(encode(make_picture((53, 37)), "JPEG"))
+    frame = raw.index(b"\xff\xc0")
+    raw[frame + 5 : frame + 9] = pack(">HH", *sides[::-1])
+    pytest.importorskip("simplejpeg", reason="no simplejpeg for this Python")
+    memory = np.full(math.prod(shape) + 8192, 85, np.uint8)
+    row = memory[4096:-4096].reshape(shape)
+
+    assert not image_decoders.decode_plain(memoryview(raw), row)
+
+    assert (memory[:4096] == 85).all()
+    assert (memory[-4096:] == 85).all()
 
 
 @pytest.mark.parametrize("bits", [12, 16])

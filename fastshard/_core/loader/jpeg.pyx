@@ -1,6 +1,9 @@
 """Headers and scans of JPEG files, parsed without the GIL."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_FULL_RO, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcmp
 
@@ -24,6 +27,8 @@ cdef enum:
     APP1 = 0xE1
     MAX_SEGMENTS = 4096            # before the first scan
     MAX_EXTENTS = 8                # of EXIF segments
+    MAX_SIDE = 65500               # pixels, of libjpeg
+    MAX_PIXELS = (1 << 29) - 1     # of decoders that count 4 bytes each in 32 bits
 
 cdef tuple REASONS = (
     "",
@@ -51,6 +56,7 @@ cdef struct jpeg_t:
     int process                    # second byte of the frame's marker; 0: no frame yet
     int precision
     int components
+    bint is_usual                  # gray, or colours with a usual subsampling
     int scan_components
     size_t scan                    # offset of the first scan's marker
     int exif_count
@@ -107,7 +113,22 @@ cdef int read_frame(span_t *segment, int code, jpeg_t *jpeg) noexcept nogil:
     jpeg.height = (segment.at[1] << 8) | segment.at[2]
     jpeg.width = (segment.at[3] << 8) | segment.at[4]
     jpeg.components = segment.at[5]
+    jpeg.is_usual = has_usual_factors(segment)
     return OK
+
+
+cdef bint has_usual_factors(span_t *segment) noexcept nogil:
+    """Return whether a frame is gray, or 4:4:4, 4:2:2, 4:2:0, 4:4:0 or 4:1:1."""
+    cdef const uint8_t *at = segment.at
+    cdef int first
+    if segment.left == 9 and at[5] == 1:
+        return at[7] == 0x11
+    if segment.left != 15 or at[5] != 3:
+        return False
+    first = at[7]
+    if first not in (0x11, 0x12, 0x21, 0x22, 0x41):
+        return False
+    return at[10] == 0x11 and at[13] == 0x11
 
 
 cdef void read_app1(
@@ -124,6 +145,12 @@ cdef void read_app1(
         take(segment, 29)
         jpeg.xmp.offset = segment.at - base
         jpeg.xmp.size = segment.left
+
+
+cdef inline void start_header(jpeg_t *jpeg) noexcept nogil:
+    jpeg.process = jpeg.exif_count = 0
+    jpeg.is_usual = False
+    jpeg.xmp.size = 0
 
 
 cdef int parse(span_t *span, jpeg_t *jpeg, size_t *where) noexcept nogil:
@@ -175,8 +202,9 @@ def read_jpeg(view):
     -------
     tuple
         Width, height, the frame's process (second byte of its marker: 0xC0 baseline,
-        0xC2 progressive), bits, components, components of the first scan, offset of
-        that scan's marker; extents ``(offset, size)`` of EXIF, and of XMP or None.
+        0xC2 progressive), bits, components, components of the first scan, whether
+        it is gray or of a usual subsampling, offset of the first scan's marker;
+        extents ``(offset, size)`` of EXIF, and of XMP or None.
 
     Raises
     ------
@@ -188,8 +216,7 @@ def read_jpeg(view):
     cdef span_t span
     cdef size_t where = 0
     cdef int status, k
-    jpeg.process = jpeg.exif_count = 0
-    jpeg.xmp.size = 0
+    start_header(&jpeg)
     PyObject_GetBuffer(view, &held, PyBUF_SIMPLE)
     try:
         span = span_of(<const uint8_t *> held.buf, held.len)
@@ -207,10 +234,60 @@ def read_jpeg(view):
         jpeg.precision,
         jpeg.components,
         jpeg.scan_components,
+        bool(jpeg.is_usual),
         jpeg.scan,
         tuple(exif),
         None if jpeg.xmp.size == 0 else (jpeg.xmp.offset, jpeg.xmp.size),
     )
+
+
+def plain_shape(view, int channels, long long max_pixels):
+    """Return the shape of a plain JPEG, or None for what needs a closer look.
+
+    Plain is an 8-bit sequential JPEG of one scan, gray or of a usual subsampling, with
+    neither EXIF nor XMP, whose decoder gives the channels without a conversion.
+
+    Parameters
+    ----------
+    view : buffer
+        Anything: None is returned for what is not contiguous bytes.
+    channels : int
+        3, or 1: then only gray is plain.
+    max_pixels : int
+
+    Returns
+    -------
+    (height, width, channels), or None
+    """
+    cdef Py_buffer held
+    cdef jpeg_t jpeg
+    cdef span_t span
+    cdef size_t where = 0
+    cdef int status = NO_JPEG
+    if not PyObject_CheckBuffer(view):
+        return None
+    start_header(&jpeg)
+    PyObject_GetBuffer(view, &held, PyBUF_FULL_RO)
+    if (
+        held.ndim == 1 and held.itemsize == 1
+        and (held.strides == NULL or held.strides[0] == 1)
+        and (held.format == NULL or held.format[0] == b'B' and held.format[1] == 0)
+        and held.suboffsets == NULL
+    ):
+        span = span_of(<const uint8_t *> held.buf, held.len)
+        with nogil:
+            status = parse(&span, &jpeg, &where)
+    PyBuffer_Release(&held)
+    if (
+        status != OK or not jpeg.is_usual or jpeg.process > 0xC1
+        or jpeg.precision != 8 or jpeg.scan_components != jpeg.components
+        or jpeg.exif_count or jpeg.xmp.size
+        or jpeg.components > channels
+        or not 0 < jpeg.width <= MAX_SIDE or not 0 < jpeg.height <= MAX_SIDE
+        or <long long> jpeg.width * jpeg.height > min(max_pixels, MAX_PIXELS)
+    ):
+        return None
+    return jpeg.height, jpeg.width, channels
 
 
 cdef size_t walk_scans(span_t *span, int most, int *count) noexcept nogil:

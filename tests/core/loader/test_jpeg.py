@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastshard import FormatError
-from fastshard._core.loader.jpeg import count_scans, read_jpeg
+from fastshard._core.loader.jpeg import count_scans, plain_shape, read_jpeg
 
 
 def count_by_walk(raw, at, most):
@@ -84,3 +84,49 @@ def test_any_bytes_are_a_header_or_an_error():
             assert 0 <= height < 65_536
             extents = [*exif, *([xmp] if xmp else [])]
             assert all(at + size <= len(raw) for at, size in extents)
+
+
+def make_jpeg(factors=(0x22, 0x11, 0x11), process=0xC0, bits=8, extra=b""):
+    parts = b"".join(bytes([i, factor, 0]) for i, factor in enumerate(factors))
+    frame = bytes([bits, 0, 37, 0, 53, len(factors)]) + parts
+    scan = bytes([len(factors)]) + bytes(2 * len(factors) + 3)
+    segments = [(process, frame), (0xDA, scan)]
+    coded = [
+        bytes([0xFF, code]) + (len(data) + 2).to_bytes(2, "big") + data
+        for code, data in segments
+    ]
+    return b"\xff\xd8" + extra + b"".join(coded)
+
+
+def test_shape_of_a_plain_jpeg():
+    assert plain_shape(make_jpeg(), 3, 53 * 37) == (37, 53, 3)
+    assert plain_shape(make_jpeg([0x11]), 3, 1 << 26) == (37, 53, 3)
+    assert plain_shape(memoryview(make_jpeg([0x11])), 1, 1 << 26) == (37, 53, 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x89PNG",
+        make_jpeg(process=0xC2),
+        make_jpeg(bits=12),
+        make_jpeg([0x14, 0x11, 0x11]),
+        make_jpeg([0x22, 0x21, 0x11]),
+        make_jpeg([0x11] * 4),
+        make_jpeg()[:20],
+        make_jpeg(extra=make_jpeg()[2:24]),
+        make_jpeg(extra=b"\xff\xe1\0\x0aExif\0\0II"),
+        memoryview(make_jpeg())[::2],
+        memoryview(make_jpeg()).cast("b"),
+        "text",
+        7,
+    ],
+)
+def test_jpeg_that_is_not_plain_has_no_shape(raw):
+    assert plain_shape(raw, 3, 1 << 26) is None
+
+
+def test_shape_of_a_plain_jpeg_is_bounded():
+    assert plain_shape(make_jpeg(), 3, 53 * 37 - 1) is None
+    assert plain_shape(make_jpeg(), 1, 1 << 26) is None
