@@ -275,7 +275,7 @@ def decode(sample):
     return {"n": int(sample.text("txt"))}
 
 ds = fastshard.open(folder)
-loader = ds.loader(4, threads=4, map=decode)
+loader = ds.loader(4, threads=4, map=None if kind == "raw" else decode)
 if kind != "in a map":
     next(loader)
 else:
@@ -297,6 +297,7 @@ print("end")
         pytest.param("kept", marks=slow),
         "in C",
         "in a map",
+        "raw",
         pytest.param("exception", marks=slow),
     ],
 )

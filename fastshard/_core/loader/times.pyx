@@ -14,6 +14,8 @@ import os
 import threading
 import time
 
+cdef object close_file = os.close  # modules are cleared before clocks at the exit
+
 cdef enum:
     FETCH                          # in the order of STEP_NAMES
     MAP
@@ -110,7 +112,7 @@ cdef class ThreadTimes:
 
     def __dealloc__(self):
         if self.fd >= 0:
-            os.close(self.fd)
+            close_file(self.fd)
 
     def __reduce__(self):
         raise TypeError("ThreadTimes does not pickle")
