@@ -254,6 +254,7 @@ class Collation:
     """
 
     buffers: BufferSet | None = None  # memory of stacks, in a loader
+    _taken: set[str]  # fields of one batch that have memory of `buffers`
 
     def __init__(
         self, ragged: Padding = "list", out: dict[str, Any] | None = None
@@ -287,6 +288,7 @@ class Collation:
         copied = copy(self)
         copied.out = None
         copied.buffers = buffers
+        copied._taken = set()
         return copied
 
     def __call__(self, samples: Sequence[Any]) -> Any:
@@ -658,6 +660,9 @@ class Collation:
     def _output(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return memory for a stack, from `buffers` or `out` if given."""
         if self.buffers is not None:
+            if field in self._taken:  # a name that another, nested field has, too
+                return self.allocate(shape, dtype)
+            self._taken.add(field)
             if self.ragged == "pad":
                 return self.buffers.take_within(field, shape, dtype)
             return self.buffers.take(field, shape, dtype)

@@ -35,6 +35,7 @@ DECODER_NAMES = ("simplejpeg", "pillow", "imagecodecs")
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 MAX_JPEG_SIDE = 65_500  # pixels, of libjpeg
 END = b"\xff\xd9"  # of a JPEG
+GREY = 128  # where pixels are missing
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # simplejpeg computes sizes in 32 bits; 4 bytes a pixel of CMYK.
 MAX_SIMPLEJPEG_PIXELS = (1 << 31) // 4 - 1
@@ -217,6 +218,8 @@ def _decode_by_simplejpeg(
             if found[:2] != (height, width):
                 return None
         out = take((height, width, channels))
+        if not strict:
+            out[...] = GREY  # an error in the middle leaves the rest as it is
         # Refuses a size above that of `out`, of which this header tells the size.
         decoded = library.decode_jpeg(
             view,
@@ -248,6 +251,8 @@ def _decode_by_imagecodecs(
         if bytes(view[end : end + 2]) != END:
             return None
     out = take((header.height, header.width, channels))
+    if not strict:
+        out[...] = GREY
     to, colors = (out[:, :, 0], "GRAYSCALE") if channels == 1 else (out, "RGB")
     try:
         _library("imagecodecs").jpeg8_decode(view, outcolorspace=colors, out=to)

@@ -337,6 +337,18 @@ def test_memory_errors_pass(monkeypatch):
         reader().read(encode(make_picture(), "PNG"))
 
 
+def test_filled_pictures_have_no_old_bytes_of_memory(monkeypatch):
+    """This file stops the decoder in the middle."""
+    ((_, data),) = iterate_damaged(67, 68)
+    reader = ImageReader(ImageOptions.checked(truncated="fill"))
+    shape = reader.shape_of(memoryview(data))
+    found = []
+    for value in (7, 99):
+        out = np.full(shape, value, "u1")
+        found.append(reader.read(memoryview(data), None, out))
+    assert np.array_equal(*found)
+
+
 def test_damaged_files_are_pictures_or_errors():
     use = ImageUse()
 

@@ -93,3 +93,15 @@ def test_states_are_those_of_batches(ds):
     assert_same(rest, expected)
     assert_same(list(loader)[-1], expected[-1])
     assert loader.state_dict()["position"] == COUNT
+
+
+def test_fields_of_names_that_look_nested_do_not_share_memory(tmp_path):
+    """The first of the tuple "a" is called "a[0]" where memory is found by name."""
+    path = tmp_path / "numbers.tar"
+    write_numbers(path, 20)
+
+    def make(sample):
+        one = np.full(3, 1.0)
+        return {"a[0]": one, "a": (one * 2, one * 3), "b/c": one * 4}
+
+    assert assert_same_batches(fastshard.open(path).map(make), 4) == 5
