@@ -123,12 +123,13 @@ def test_every_flipped_byte_of_the_column_is_ignored_or_refused(folder):
     with fastshard.open_shard(folder / "t.tar") as shard:
         mark = shard.fingerprint
     column = read_lengths(str(path), "npy", mark, COUNT, False)
-    for at in [*range(196, 256), *range(len(good) - 380, len(good))]:
+    places = [*range(196, 256), *range(len(good) - 380, len(good))]
+    for at in places[::5]:
         bad = bytearray(good)
         bad[at] ^= 0x41
         path.write_bytes(bad)
         assert read_lengths(str(path), "npy", mark, COUNT, False) in (None, column)
-    for size in range(0, len(good), 97):
+    for size in range(0, len(good), 397):
         path.write_bytes(good[:size])
         assert read_lengths(str(path), "npy", mark, COUNT, False) is None
         assert not write_lengths(str(path), "npy", mark, False, "<u2", bytes(8 * COUNT))
