@@ -20,9 +20,10 @@ ROOT = Path(fastshard.__file__).parent
 
 
 # Adapters to libraries that are not here.
+NEEDS = {"jax": ["jax"], "torch": ["torch"], "ray": ["ray", "pyarrow"]}
 MISSING = {
     f"fastshard.adapters.{name}"
-    for name, libraries in {"torch": ["torch"], "ray": ["ray", "pyarrow"]}.items()
+    for name, libraries in NEEDS.items()
     if not all(map(importlib.util.find_spec, libraries))
 }
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.adapters.torch import collate as collate_tensors
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.dataset.images import ImageSample
 from fastshard.errors import FastshardError, FormatError, RaggedError
@@ -471,10 +470,11 @@ def test_spawned_workers_decode_the_same(ds):
 
 
 def test_batches_of_torch(ds):
-    from torch.utils.data import DataLoader
+    data = pytest.importorskip("torch.utils.data", reason="no torch for this Python")
+    from fastshard.adapters.torch import collate
 
     images = ds.images("jpg", 16, **RANDOM)
-    loader = DataLoader(images, batch_size=4, num_workers=1, collate_fn=collate_tensors)
+    loader = data.DataLoader(images, batch_size=4, num_workers=1, collate_fn=collate)
     for batch, expected in zip(loader, images.batches(4), strict=True):
         assert batch["__key__"] == expected["__key__"]
         np.testing.assert_array_equal(batch["jpg"].numpy(), expected["jpg"])

@@ -111,12 +111,18 @@ def read_ours(header):
 
 
 def read_numpy(text, version):
-    """Return NumPy's shape, order and dtype, or None if it refuses the header."""
+    """Return NumPy's shape, order and dtype, or None if it refuses the header.
+
+    From Python 3.12 on NumPy refuses spaces after a last line feed, and its tokenizer
+    meets a null byte with `SystemError`.
+    """
+    text = text.rstrip(" \t\r\n\f")
     read = npy.read_array_header_1_0 if version == 1 else npy.read_array_header_2_0
     try:
         return read(io.BytesIO(with_lead(text, version)[8:]))
     except (
         ValueError, TypeError, SyntaxError, LookupError, OverflowError, TokenError,
+        SystemError,
     ):  # fmt: skip
         return None
 
