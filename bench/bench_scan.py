@@ -19,7 +19,7 @@ import pytest
 
 import fastshard
 from fastshard._core.table.grouping import Grouping
-from harness import Tar, contenders, evict
+from harness import SCALE, Tar, contenders, evict
 
 # webdataset leaves its files open.
 pytestmark = [
@@ -29,6 +29,7 @@ pytestmark = [
 
 SMALL = 100_000, 2048  # members, bytes each
 LARGE = 10_000, 100_000
+PAIRS = max(int(500_000 * SCALE), 1_000)  # samples of two members
 
 
 def scan_fastshard(path: Path) -> int:
@@ -164,10 +165,10 @@ def group_python(shard: fastshard.TarShard) -> int:
 
 @pytest.fixture(scope="session")
 def million(tmp_path_factory: pytest.TempPathFactory) -> fastshard.TarShard:
-    """Return a shard of 1,000,000 empty members, two a sample."""
+    """Return a shard of empty members, two a sample."""
     path = tmp_path_factory.mktemp("million") / "m.tar"
     with path.open("wb") as file:
-        for i in range(500_000):
+        for i in range(PAIRS):
             for suffix in ("jpg", "json"):
                 member = tarfile.TarInfo(f"train/{i:08d}.{suffix}")
                 file.write(member.tobuf(tarfile.USTAR_FORMAT))
@@ -175,12 +176,12 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> fastshard.TarShard:
 
 
 @contenders(
-    "1,000,000 names grouped into samples",
+    f"{2 * PAIRS:,} names grouped into samples",
     fastshard=group_fastshard,
     python_dict=group_python,
 )
 def bench_grouping(benchmark: Any, million: Any, read: Any, turn: int) -> None:
-    assert read(million) == 500_000
+    assert read(million) == PAIRS
     benchmark.pedantic(read, (million,), rounds=3)
 
 
