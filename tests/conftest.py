@@ -81,8 +81,8 @@ os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave slow tests to long runs, and to runs that name one file or test."""
-    named = any(arg.split("::")[0].endswith(".py") for arg in config.args)
+    """Leave slow tests to long runs, and to runs of single files or tests."""
+    named = all(arg.split("::")[0].endswith(".py") for arg in config.args)
     if LONG or named:
         return
     left_out = [item for item in items if item.get_closest_marker("slow")]
