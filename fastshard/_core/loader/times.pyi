@@ -1,9 +1,6 @@
 from typing import NoReturn, final
 
-from typing_extensions import disjoint_base
-
 @final
-@disjoint_base
 class ThreadTimes:
     fetch: int
     decode: int
