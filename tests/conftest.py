@@ -71,6 +71,8 @@ ALLOWED_SKIPS = (
     "no psycopg for this Python",
     "no Postgres server on this machine",
     "the right column was run alone",  # a migration page, without the library
+    "fish is not installed",
+    "zsh is not installed",
     "needs openssl",
     "pyright does not run",  # it could not be downloaded
 )
