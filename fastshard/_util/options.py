@@ -131,8 +131,8 @@ def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(by_case[name] for name in near[:1])
 
 
-def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Check the value of an option.
+def check_choice(name: str, value: object, choices: Collection[str | None]) -> None:
+    """Check the value of an option; None is written without quotes.
 
     Raises
     ------
@@ -141,9 +141,10 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """
     if value in choices:
         return
-    quoted = [f'"{choice}"' for choice in choices]
+    words = [choice for choice in choices if choice is not None]
+    quoted = ["None"] * (len(words) < len(choices)) + [f'"{word}"' for word in words]
     valid = ", ".join([*quoted[:-2], " or ".join(quoted[-2:])])
-    raise ValueError(f"{name} must be {valid}, got {value!r}{suggest(value, choices)}")
+    raise ValueError(f"{name} must be {valid}, got {value!r}{suggest(value, words)}")
 
 
 def check_index(index: str) -> None:

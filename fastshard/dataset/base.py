@@ -904,12 +904,12 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @property
     def _is_finished(self) -> bool:
-        """Whether `_finish` returns the samples as they are."""
+        """True if samples are not mapped or decoded: `_finish` does nothing."""
         return not self._stages
 
     @property
     def _is_remote(self) -> bool:
-        """Whether bytes of samples may come from a network."""
+        """True if bytes of samples may come from a network."""
         return False
 
     def _bring(self, positions: Sequence[int]) -> list[Any]:

@@ -44,7 +44,7 @@ NPY_MAGIC = b"\x93NUMPY"
 
 
 class ImageField(NamedTuple):
-    """How a field is decoded."""
+    """A field's decoder of images, and the epoch of its random crops."""
 
     reader: ImageReader
     epoch: int  # of random crops and flips, without a shuffle
@@ -167,23 +167,18 @@ class PictureDecoder:
     reader : ImageReader
     draw : (int, int)
         Epoch and position, which determine the crop.
-    out : ndarray, optional
-        The row to fill.
     """
 
-    __slots__ = ("_draw", "_out", "_reader")
+    __slots__ = ("_draw", "_reader")
     kind = "image"  # as of `FieldInfo`
     names_bytes = True  # its FormatErrors name bytes of the field
 
-    def __init__(
-        self, reader: ImageReader, draw: tuple[int, int], out: Any = None
-    ) -> None:
+    def __init__(self, reader: ImageReader, draw: tuple[int, int]) -> None:
         self._reader = reader
         self._draw = draw
-        self._out = out
 
     def __call__(self, view: memoryview) -> NDArray[Any]:
-        picture: NDArray[Any] = self._reader.read(view, self._draw, self._out)
+        picture: NDArray[Any] = self._reader.read(view, self._draw)
         return picture
 
 
@@ -233,7 +228,7 @@ class ImageSample(Sample):
         self._pictures = dict(pictures or {})
 
     def __getattr__(self, name: str) -> Any:
-        # What samples of a format have beside the methods of all: `metadata`.
+        # Attributes that samples of one format alone have: `metadata`.
         if name in ImageSample.__slots__ or name.startswith("__"):
             raise AttributeError(f"an ImageSample has no attribute {name!r}")
         return getattr(self.stored, name)
@@ -330,12 +325,10 @@ class ImageSample(Sample):
             return view
         return memoryview(self.stored.array(field).reshape(-1).view("u1"))
 
-    def _picture_decoder(self, field: str, out: Any = None) -> PictureDecoder:
+    def _picture_decoder(self, field: str) -> PictureDecoder:
         reader, default = self.images[field]
         epoch, position = self._draw
-        return PictureDecoder(
-            reader, (default if epoch is None else epoch, position), out
-        )
+        return PictureDecoder(reader, (default if epoch is None else epoch, position))
 
     def read_into(self, field: str, row: NDArray[Any]) -> None:
         """Decode a picture into a row of a batch.

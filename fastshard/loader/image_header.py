@@ -113,12 +113,12 @@ class JpegHeader(NamedTuple):
 
     @property
     def is_one_scan(self) -> bool:
-        """Whether the first scan has all there is: sequential, and interleaved."""
+        """True for a sequential, interleaved JPEG: one scan holds all components."""
         return self.process <= 0xC1 and self.scan_components == self.components
 
     @property
     def is_lossless(self) -> bool:
-        """Whether it has no DCT, and so no smaller picture to decode."""
+        """True for a lossless JPEG: without DCT it cannot be decoded smaller."""
         return self.process & 3 == 3
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard._core.loader.jpeg import plain_shape
 from fastshard._core.loader.resize import gray_into, orient_into, resize_into
+from fastshard._util.options import check_choice
 from fastshard.errors import FormatError
 from fastshard.loader.crops import Box, center_box, random_box, uniforms
 from fastshard.loader.image_decoders import (
@@ -42,7 +43,7 @@ MIRRORED_Y = (3, 4, 7, 8)
 
 
 class ImageOptions(NamedTuple):
-    """What `ImageReader` makes of an image; see `Dataset.images` for each.
+    """Options of decoding, cropping and resizing; see `Dataset.images` for each.
 
     `ImageOptions.checked` makes them from arguments of a user.
     """
@@ -89,24 +90,26 @@ class ImageOptions(NamedTuple):
         (224, 224)
         """
         shape = _check_size(size)
-        _check_choice("crop", crop, (None, "center", "random"))
+        check_choice("mode", mode, tuple(CHANNELS))
+        check_choice("truncated", truncated, ("error", "fill"))
+        check_choice("crop", crop, (None, "center", "random"))
         if crop is not None and shape is None:
             raise ValueError(f"crop={crop!r} requires a size")
         low, high = _check_pair("scale", scale)
         if high > 1:
             raise ValueError(f"scale must be at most 1, got {scale!r:.200}")
         if not callable(decoder):
-            _check_choice("decoder", decoder, (None, *DECODER_NAMES))
+            check_choice("decoder", decoder, (None, *DECODER_NAMES))
         return cls(
             shape,
             crop,
             (low, high),
             _check_pair("ratio", ratio),
             _check_bool("flip", flip),
-            _check_choice("mode", mode, tuple(CHANNELS)),
+            mode,
             _check_bool("orient", orient),
             _check_integer("max_pixels", max_pixels, 1),
-            _check_choice("truncated", truncated, ("error", "fill")),
+            truncated,
             decoder,
             _check_integer("seed", seed, None),
         )
@@ -154,7 +157,7 @@ class ImageReader:
 
     @property
     def is_random(self) -> bool:
-        """Whether pictures depend on seed, epoch and position."""
+        """True for random crops or flips: of seed, epoch and position."""
         return self.options.flip or self.options.crop == "random"
 
     def read(
@@ -554,15 +557,6 @@ def _check_size(size: Any) -> tuple[int, int] | None:
     if not all(1 <= side <= MAX_SIDE for side in sides):
         raise ValueError(f"size must be 1 to {MAX_SIDE:,} pixels, got {size!r:.200}")
     return int(sides[0]), int(sides[1])
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
-    if value not in choices:
-        shown = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} must be one of {shown}, got {value!r:.200}")
-    return value
 
 
 def _check_pair(name: str, value: Any) -> tuple[float, float]:

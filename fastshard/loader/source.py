@@ -1,4 +1,4 @@
-"""What a loader makes batches of: samples by position, and their collation."""
+"""The interface between a loader and its dataset: fetch, map and collate samples."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class BatchSource(Protocol):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether `prepare` has nothing to do: a thread then makes whole batches."""
+        """True if `prepare` has nothing to do: a thread then makes whole batches."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether `fetch` waits for a network: a thread of its own then calls it."""
+        """True if `fetch` waits for a network: a thread of its own then calls it."""
         ...
 
     def fetch(self, start: int, stop: int) -> list[Any]:

@@ -172,7 +172,7 @@ class LoaderStats:
 
     @property
     def verdict(self) -> Literal["consumer", "storage", "decode"] | None:
-        """What the run waits for; None below 20 batches.
+        """The bottleneck of the run; None below 20 batches.
 
         ``"consumer"``: the loader is faster, or the consumer holds the GIL;
         ``"storage"``: threads spend their time bringing bytes; ``"decode"``: decoding,
@@ -195,7 +195,7 @@ class LoaderStats:
 
     @property
     def advice(self) -> str:
-        """What to change, one sentence."""
+        """The change that the verdict suggests, in one sentence."""
         verdict = self.verdict
         if verdict is None:
             return f"{self.batches} batches tell nothing: {LEAST_BATCHES} are needed"

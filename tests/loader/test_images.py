@@ -405,7 +405,7 @@ def test_row_of_another_size_than_the_picture_is_refused():
         ({"max_pixels": 0}, ValueError),
         ({"truncated": "skip"}, ValueError),
         ({"decoder": "opencv"}, ValueError),
-        ({"decoder": 3}, TypeError),
+        ({"decoder": 3}, ValueError),
         ({"seed": 0.5}, TypeError),
     ],
 )

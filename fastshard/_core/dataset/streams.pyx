@@ -459,7 +459,7 @@ cdef class IteratorBase:
 
     @property
     def is_mapped(self):
-        """Whether items are made of the stream's: mapped or decoded."""
+        """True if `next` maps or decodes what the stream yields."""
         return self.make is not None or self.stream.decoder is not None
 
     @property

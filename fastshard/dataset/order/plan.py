@@ -172,7 +172,7 @@ class Plan(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is only a selection."""
+        """True without shuffle, share or split: a selection, or all positions."""
         return self == Plan(self.base, selected_epoch=self.selected_epoch)
 
     def select(self, base: Order | None) -> Plan:

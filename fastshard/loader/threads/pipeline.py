@@ -214,7 +214,7 @@ class Pipeline:
             time.sleep(FILL_SECONDS)
 
     def _is_direct(self) -> bool:
-        """Whether the consumer makes all batches: it leaves no time to others.
+        """Return True if the consumer makes all batches: it leaves threads no time.
 
         A batch of arrays is stacked sooner than it is handed over by a thread.
         """
