@@ -386,6 +386,9 @@ class Collation:
         shape = common_shape(samples, field)
         if shape is None:
             pictures = [sample[field] for sample in samples]
+            if self.buffers is not None and self.ragged == "pad":
+                # Some may be on the memory that they are padded in.
+                pictures = [picture.copy() for picture in pictures]
             return self.collate_values(pictures, prefix + field, lengths)
         stack = self._output(prefix + field, (len(samples), *shape), "u1")
         for sample, row in zip(samples, stack, strict=True):

@@ -350,10 +350,26 @@ class ImageSample(Sample):
         elif not _is_same_memory(kept, row):
             row[...] = kept
 
-    def prepare(self, field: str, row: NDArray[Any]) -> None:
-        """Decode a picture into a row, which ``sample[field]`` is from now on."""
-        self.read_into(field, row)
-        self._pictures[field] = row
+    def decode_into(self, rows: Mapping[str, NDArray[Any] | None]) -> ImageSample:
+        """Return the sample with its pictures decoded.
+
+        This one may be kept by a mapped function, and must not refer to the rows, which
+        are written again.
+
+        Parameters
+        ----------
+        rows : Mapping of str to ndarray or None
+            By image field a row of a batch, which is the picture's memory from now on;
+            None: the picture has memory of its own.
+        """
+        pictures = {}
+        for field, row in rows.items():
+            if row is None:
+                pictures[field] = self._picture(field)
+            else:
+                self.read_into(field, row)
+                pictures[field] = row
+        return ImageSample(self.stored, self.images, self._draw, pictures)
 
     def shape_of(self, field: str) -> tuple[int, ...] | None:
         """Return a picture's shape if it is known without decoding, else None."""
@@ -574,7 +590,7 @@ def decode_rows(
     buffers: BufferSet | None,
     prefix: str = "",
 ) -> list[Any]:
-    """Decode the images of samples, or of pairs of samples, and return the samples.
+    """Return samples, or pairs of samples, with their images decoded.
 
     Parameters
     ----------
@@ -588,16 +604,31 @@ def decode_rows(
     prefix : str
         Precedes the fields' names, as in `Collation`.
     """
-    for i, item in enumerate(items):
-        if isinstance(item, ImageSample):
-            for field in item.images:
-                shape = item.images[field].reader.row_shape
-                if shape is None or buffers is None:
-                    item.array(field)
-                else:
-                    stack = buffers.take(prefix + field, (rows, *shape), "u1")
-                    item.prepare(field, stack[row + i])
-        elif isinstance(item, tuple):
-            for k, part in enumerate(item):
-                decode_rows([part], row + i, rows, buffers, f"{prefix}[{k}]")
-    return items
+    return [
+        _decode_item(item, row + i, rows, buffers, prefix)
+        for i, item in enumerate(items)
+    ]
+
+
+def _decode_item(
+    item: Any, row: int, rows: int, buffers: BufferSet | None, prefix: str
+) -> Any:
+    if isinstance(item, ImageSample):
+        taken: dict[str, NDArray[Any] | None] = {}
+        for field in item.images:
+            shape = item.images[field].reader.row_shape
+            if shape is None or buffers is None:
+                taken[field] = None
+            else:
+                whole = rows, *shape
+                taken[field] = buffers.take_row(prefix + field, whole, "u1", row)
+        return item.decode_into(taken)
+    if not isinstance(item, tuple):
+        return item
+    parts = [
+        _decode_item(part, row, rows, buffers, f"{prefix}[{k}]")
+        for k, part in enumerate(item)
+    ]
+    if all(one is other for one, other in zip(parts, item, strict=True)):
+        return item
+    return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)

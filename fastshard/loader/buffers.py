@@ -30,7 +30,12 @@ class BufferSet:
     def __init__(self, allocate: Allocate | None = None) -> None:
         self._allocate = allocate
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._in_rows: set[str] = set()  # fields of which rows are taken one by one
         self._lock = Lock()
+
+    def renew(self) -> None:
+        """Begin another batch: rows of a field may be of another shape."""
+        self._in_rows.clear()
 
     @property
     def nbytes(self) -> int:
@@ -60,18 +65,55 @@ class BufferSet:
             `allocate` returned an array of another shape or dtype, read-only, or not
             C-contiguous.
         """
+        with self._lock:  # threads that decode rows of one batch get one array
+            return self._take(field, shape, dtype)
+
+    def take_row(
+        self, field: str, shape: tuple[int, ...], dtype: Any, row: int
+    ) -> NDArray[Any] | None:
+        """Return the memory of one row of a field, or None.
+
+        All rows of a batch that have memory here are of one shape: that of the first
+        one that was asked for.
+
+        Parameters
+        ----------
+        field : str
+        shape : tuple of int
+            Of all rows, as for `take`.
+        dtype : dtype-like
+        row : int
+
+        Returns
+        -------
+        ndarray or None
+            None: another row of the batch is of another shape.
+
+        Raises
+        ------
+        ValueError
+            As for `take`.
+        """
+        with self._lock:
+            if field in self._in_rows and self._arrays[field].shape[1:] != shape[1:]:
+                return None
+            found = self._take(field, shape, dtype)
+            self._in_rows.add(field)
+        taken: NDArray[Any] = found[row]
+        return taken
+
+    def _take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         import numpy as np
 
         kind = np.dtype(dtype)
-        with self._lock:  # threads that decode rows of one batch get one array
-            found = self._arrays.get(field)
-            if (
-                found is None
-                or found.dtype != kind
-                or found.shape[1:] != shape[1:]
-                or len(found) < shape[0]
-            ):
-                found = self._arrays[field] = self._new_array(field, shape, kind)
+        found = self._arrays.get(field)
+        if (
+            found is None
+            or found.dtype != kind
+            or found.shape[1:] != shape[1:]
+            or len(found) < shape[0]
+        ):
+            found = self._arrays[field] = self._new_array(field, shape, kind)
         return found[: shape[0]]
 
     def take_within(

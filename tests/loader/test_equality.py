@@ -263,6 +263,35 @@ def test_images(fields, images, order):
     check_images(fields, images, order, rng.choice(THREADS), rng.choice([7, 16, 60]))
 
 
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_images_of_two_sizes_in_a_batch(fields, threads, ragged):
+    part = fields.select_fields("png")
+    ds = fastshard.mix([part.images("png", 9), part.images("png", 8)], seed=1)
+    asked = []
+
+    def allocate(field, shape, dtype):
+        asked.append(field)
+        return np.empty(shape, dtype)
+
+    options = {"ragged": ragged, "threads": threads}
+    with ds.loader(16, copy=False, allocate=allocate, **options) as loader:
+        for found, expected in zip(loader, ds.batches(16, ragged=ragged), strict=True):
+            assert_same(found, expected)
+    assert len(asked) <= 2 * len(ds) // 16 + 2
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_pictures_of_samples_that_a_function_keeps_do_not_change(fields, threads):
+    images = fields.select_fields("png").images("png", (8, 12), crop="random")
+    expected = {sample.key: sample["png"] for sample in images}
+    kept = {}
+    ds = images.map(lambda sample: kept.setdefault(sample.key, sample))
+    for _ in range(2):
+        assert_same_batches(ds, 7, threads=threads)
+    assert_same({key: kept[key]["png"] for key in expected}, expected)
+
+
 @slow
 @pytest.mark.parametrize("images", IMAGES)
 @pytest.mark.parametrize("order", IMAGE_ORDERS)

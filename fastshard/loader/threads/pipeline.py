@@ -328,7 +328,9 @@ class Pipeline:
 
     def _take_buffers(self) -> BufferSet:
         if self._free:
-            return self._free.pop()
+            buffers = self._free.pop()
+            buffers.renew()
+            return buffers
         return BufferSet(self._options.allocate)
 
     def _is_full(self) -> bool:
