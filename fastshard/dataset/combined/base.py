@@ -46,11 +46,11 @@ __all__ = [
     "CombinedIterator",
     "Concat",
     "Getter",
+    "UnionDataset",
     "combine_identities",
     "concatenate",
     "finish_brought",
     "get_many",
-    "images_of_parts",
     "merge_fields",
     "read_sources",
 ]
@@ -478,30 +478,91 @@ def _parts_of(dataset: BaseDataset[Any]) -> Sequence[BaseDataset[Any]]:
     return [dataset]
 
 
-def images_of_parts(
-    dataset: CombinedDataset[Any], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> list[BaseDataset[Any]]:
-    """Return the parts of a combination with images; see `Dataset.images`.
+class UnionDataset(CombinedDataset[T_co]):
+    """Base class of `Concat` and `Mix`: each item is an item of one source dataset."""
 
-    Raises
-    ------
-    FastshardError
-        The combination is mapped.
-    TypeError
-        A part has no images.
-    """
-    if dataset._stages:
-        raise FastshardError("call images before map and decode, not after")
-    parts: list[BaseDataset[Any]] = []
-    for part in dataset._parts():
-        if not hasattr(part, "images"):
-            kind = type(part).__name__
-            raise TypeError(f"the samples of a {kind} have no images to decode")
-        parts.append(part.images(*arguments, **options))
-    return parts
+    datasets: list[BaseDataset[Any]]
+
+    @abstractmethod
+    def source_of(self, base_position: int) -> tuple[int, int]:
+        """Return the number of an item's dataset, and its position there."""
+
+    @abstractmethod
+    def _with_datasets(self, datasets: list[BaseDataset[Any]]) -> UnionDataset[Any]:
+        """Return the combination of other datasets of the same sizes."""
+
+    def images(
+        self,
+        field: str | Sequence[str] = "jpg",
+        size: int | tuple[int, int] | None = None,
+        **options: Any,
+    ) -> UnionDataset[ImageSample]:
+        """Return the dataset with the images of its parts decoded.
+
+        Parameters
+        ----------
+        field, size, **options
+            As for `Dataset.images`. The epoch of random crops is that of this
+            dataset's shuffle, or else of each part's.
+
+        Returns
+        -------
+        Mix or Concat
+            As this one, of `ImageSample`.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        TypeError
+            A part has no images: it is a zip.
+        ValueError
+            An argument is invalid.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> with fastshard.ShardWriter("cats.tar") as writer:
+        ...     for i in range(4):
+        ...         writer.write({"__key__": f"{i}", "png": Image.new("RGB", (9, 9))})
+        >>> cats = fastshard.open("cats.tar")
+        >>> next((cats + cats).images("png", 4).batches(8))["png"].shape
+        (8, 4, 4, 3)
+        >>> mixed = fastshard.mix([cats, cats]).images("png", 4)
+        >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
+        (8, 4, 4, 3)
+        """
+        if self._stages:
+            raise FastshardError("call images before map and decode, not after")
+        parts: list[BaseDataset[Any]] = []
+        for part in self.datasets:
+            if not hasattr(part, "images"):
+                kind = type(part).__name__
+                raise TypeError(f"the samples of a {kind} have no images to decode")
+            parts.append(part.images(field, size, **options))
+        return self._with_datasets(parts)
+
+    @property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        """The fields of all parts; see `Dataset.fields`."""
+        return merge_fields(self.datasets)
+
+    def _parts(self) -> Sequence[BaseDataset[Any]]:
+        return self.datasets
+
+    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
+        sources = [self.source_of(i) for i in base_positions]
+        return read_sources(self._read_parts(), sources, get)
+
+    def _finish_parts(self, items: list[Any]) -> list[Any]:
+        return finish_brought(items)
+
+    def _name_at(self, position: int) -> str:
+        k, i = self.source_of(self._base_positions([position])[0])
+        return self.datasets[k]._name_at(i)
 
 
-class Concat(CombinedDataset[T_co]):
+class Concat(UnionDataset[T_co]):
     """Concatenation of datasets: the samples of one after those of another.
 
     Made by ``a + b`` of any datasets, also of other formats, mapped, selected or
@@ -552,51 +613,20 @@ class Concat(CombinedDataset[T_co]):
         copied._starts = self._starts
         return copied
 
-    if TYPE_CHECKING:
-
-        def map(self, fn: Callable[[T_co], T]) -> Concat[T]: ...
-
-    def images(
-        self,
-        field: str | Sequence[str] = "jpg",
-        size: int | tuple[int, int] | None = None,
-        **options: Any,
-    ) -> Concat[ImageSample]:
-        """Return the concatenation of the parts with their images decoded.
-
-        Parameters
-        ----------
-        field, size, **options
-            As for `Dataset.images`. The epoch of random crops is that of this
-            dataset's shuffle, or else of each part's.
-
-        Returns
-        -------
-        Concat
-
-        Raises
-        ------
-        FastshardError
-            The samples are mapped or decoded already.
-        TypeError
-            A part has no images: it is a zip.
-        ValueError
-            An argument is invalid.
-
-        Examples
-        --------
-        >>> from PIL import Image
-        >>> with fastshard.ShardWriter("cats.tar") as writer:
-        ...     for i in range(4):
-        ...         writer.write({"__key__": f"{i}", "png": Image.new("RGB", (9, 9))})
-        >>> cats = fastshard.open("cats.tar")
-        >>> next((cats + cats).images("png", 4).batches(8))["png"].shape
-        (8, 4, 4, 3)
-        """
-        parts = images_of_parts(self, (field, size), options)
-        copied: Concat[Any] = Concat(parts, self._plan, self._stages)
+    def _with_datasets(self, datasets: list[BaseDataset[Any]]) -> Concat[Any]:
+        copied: Concat[Any] = Concat(datasets, self._plan, self._stages)
         copied._starts = self._starts
         return copied
+
+    if TYPE_CHECKING:
+
+        def images(
+            self,
+            field: str | Sequence[str] = "jpg",
+            size: int | tuple[int, int] | None = None,
+            **options: Any,
+        ) -> Concat[ImageSample]: ...
+        def map(self, fn: Callable[[T_co], T]) -> Concat[T]: ...
 
     @property
     def starts(self) -> list[int]:
@@ -634,20 +664,6 @@ class Concat(CombinedDataset[T_co]):
         """
         k = bisect_right(self.starts, base_position) - 1
         return k, base_position - self.starts[k]
-
-    def _parts(self) -> Sequence[BaseDataset[Any]]:
-        return self.datasets
-
-    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
-        sources = [self.source_of(i) for i in base_positions]
-        return read_sources(self._read_parts(), sources, get)
-
-    def _finish_parts(self, items: list[Any]) -> list[Any]:
-        return finish_brought(items)
-
-    def _name_at(self, position: int) -> str:
-        k, i = self.source_of(self._base_positions([position])[0])
-        return self.datasets[k]._name_at(i)
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None
@@ -720,11 +736,6 @@ class Concat(CombinedDataset[T_co]):
         [7, 107]
         """
         return ConcatKeys(self)
-
-    @property
-    def fields(self) -> Mapping[str, FieldInfo]:
-        """The fields of all parts; see `Dataset.fields`."""
-        return merge_fields(self.datasets)
 
     def head(self, n: int = 5) -> list[T_co]:
         if self._is_counted() or self._plan != Plan():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import accumulate, islice
 from math import ceil, floor
@@ -16,12 +16,10 @@ from fastshard.dataset.combined.base import (
     CombinedDataset,
     Concat,
     Getter,
+    UnionDataset,
     combine_identities,
     finish_brought,
     get_many,
-    images_of_parts,
-    merge_fields,
-    read_sources,
 )
 from fastshard.dataset.display.text import Description, describe_parts
 from fastshard.dataset.iteration import T_co
@@ -32,7 +30,6 @@ from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundEr
 if TYPE_CHECKING:
     from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.images import ImageSample
-    from fastshard.formats.field_info import FieldInfo
 
 __all__ = [
     "Concat",
@@ -116,7 +113,7 @@ def mix(
     return Mix(datasets, weights, check_seed(seed), stop)
 
 
-class Mix(CombinedDataset[T_co]):
+class Mix(UnionDataset[T_co]):
     """Mix of datasets in given proportions; see `mix`.
 
     Attributes
@@ -177,50 +174,18 @@ class Mix(CombinedDataset[T_co]):
     def _copy(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix[Any]:
         return Mix(self.datasets, *self._options, plan, stages)
 
+    def _with_datasets(self, datasets: list[BaseDataset[Any]]) -> Mix[Any]:
+        return Mix(datasets, *self._options, self._plan, self._stages)
+
     if TYPE_CHECKING:
 
+        def images(
+            self,
+            field: str | Sequence[str] = "jpg",
+            size: int | tuple[int, int] | None = None,
+            **options: Any,
+        ) -> Mix[ImageSample]: ...
         def map(self, fn: Callable[[T_co], T]) -> Mix[T]: ...
-
-    def images(
-        self,
-        field: str | Sequence[str] = "jpg",
-        size: int | tuple[int, int] | None = None,
-        **options: Any,
-    ) -> Mix[ImageSample]:
-        """Return the mix of the datasets with their images decoded.
-
-        Parameters
-        ----------
-        field, size, **options
-            As for `Dataset.images`. The epoch of random crops is that of the mix's
-            shuffle, or else of each dataset's.
-
-        Returns
-        -------
-        Mix
-
-        Raises
-        ------
-        FastshardError
-            The samples are mapped or decoded already.
-        TypeError
-            A dataset has no images: it is a zip.
-        ValueError
-            An argument is invalid.
-
-        Examples
-        --------
-        >>> from PIL import Image
-        >>> with fastshard.ShardWriter("cats.tar") as writer:
-        ...     for i in range(4):
-        ...         writer.write({"__key__": f"{i}", "png": Image.new("RGB", (9, 9))})
-        >>> cats = fastshard.open("cats.tar")
-        >>> mixed = fastshard.mix([cats, cats]).images("png", 4)
-        >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
-        (8, 4, 4, 3)
-        """
-        parts = images_of_parts(self, (field, size), options)
-        return Mix(parts, *self._options, self._plan, self._stages)
 
     @property
     def shares(self) -> list[int]:
@@ -280,25 +245,6 @@ class Mix(CombinedDataset[T_co]):
         k = bisect_right(ends, number)
         before = ends[k - 1] if k else 0
         return k, (starts[k] + number - before) % len(self.datasets[k])
-
-    def _parts(self) -> Sequence[BaseDataset[Any]]:
-        return self.datasets
-
-    def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
-        sources = [self.source_of(i) for i in base_positions]
-        return read_sources(self._read_parts(), sources, get)
-
-    def _finish_parts(self, items: list[Any]) -> list[Any]:
-        return finish_brought(items)
-
-    def _name_at(self, position: int) -> str:
-        k, i = self.source_of(self._base_positions([position])[0])
-        return self.datasets[k]._name_at(i)
-
-    @property
-    def fields(self) -> Mapping[str, FieldInfo]:
-        """The fields of all datasets; see `Dataset.fields`."""
-        return merge_fields(self.datasets)
 
     def _description(self) -> Description:
         weights, seed, stop = self._options
