@@ -900,7 +900,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         source = DatasetSource(loaded, collate, part)
         return Loader(source, options, is_skippable)
 
-    # -- What a loader calls, in several threads
+    # -- Interface of loaders: called by several threads
 
     @property
     def _is_finished(self) -> bool:
@@ -912,15 +912,15 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """True if bytes of samples may come from a network."""
         return False
 
-    def _bring(self, positions: Sequence[int]) -> list[Any]:
+    def _fetch(self, positions: Sequence[int]) -> list[Any]:
         """Return unmapped samples by position, with their bytes in memory.
 
-        Combined datasets return values for their own `_finish` alone.
+        The items of a combined dataset are to be passed to its `_finish` only.
         """
         return list(self.get_many(positions))
 
     def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
-        """Map and decode some of what `_bring` returned for `positions`."""
+        """Map and decode items that `_fetch` returned for `positions`."""
         return items
 
     def _prepare_rows(
@@ -931,7 +931,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         rows: int,
         buffers: BufferSet | None,
     ) -> list[Any]:
-        """Do what `_finish` does, and decode images, into the rows of a batch if given.
+        """Map items as `_finish` does, and decode their images, into a batch if given.
 
         Parameters
         ----------
@@ -940,14 +940,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         row, rows : int
             The first item's row in the batch, and the number of its rows.
         buffers : BufferSet or None
-            Memory of the batch; None: images have memory of their own.
+            Memory of the batch. None: each image gets its own memory.
         """
         return self._finish(items, positions)
 
     def _loaded_parts(
         self, collate: Callable[[list[Any]], Any]
     ) -> tuple[LoadedDataset, Callable[[list[Any]], Any]]:
-        """Return the dataset that a loader reads, and the function that collates."""
+        """Return the dataset that a loader reads, and its collation."""
         return self, collate
 
     def _name_at(self, position: int) -> str:

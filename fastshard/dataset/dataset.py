@@ -384,7 +384,7 @@ class Dataset(BaseDataset[T_co]):
     def _is_remote(self) -> bool:
         return not self._set.is_local
 
-    def _bring(self, positions: Sequence[int]) -> list[Any]:
+    def _fetch(self, positions: Sequence[int]) -> list[Any]:
         return self._load_samples(positions)
 
     def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:

@@ -24,7 +24,7 @@ class LoadedDataset(Protocol):
     def _is_finished(self) -> bool: ...
     @property
     def _is_remote(self) -> bool: ...
-    def _bring(self, positions: Sequence[int]) -> list[Any]: ...
+    def _fetch(self, positions: Sequence[int]) -> list[Any]: ...
     def _prepare_rows(
         self,
         items: list[Any],
@@ -72,7 +72,7 @@ class DatasetSource:
 
     def fetch(self, start: int, stop: int) -> list[Any]:
         """Return samples with their bytes in memory; see `BatchSource`."""
-        return self._dataset._bring(range(start, stop))
+        return self._dataset._fetch(range(start, stop))
 
     def prepare(
         self, items: list[Any], position: int, row: int, rows: int, buffers: BufferSet

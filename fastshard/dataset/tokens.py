@@ -495,7 +495,7 @@ class LoadedWindows:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def _bring(self, positions: Sequence[int]) -> list[Any]:
+    def _fetch(self, positions: Sequence[int]) -> list[Any]:
         """Return positions whose bytes are in memory, or the remote windows."""
         if self._is_remote:
             return self._dataset.get_many(positions)

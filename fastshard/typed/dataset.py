@@ -541,8 +541,8 @@ class Dataset(BaseDataset[T]):
     def _is_finished(self) -> bool:
         return False
 
-    def _bring(self, positions: Sequence[int]) -> list[Any]:
-        return self._packed._bring(positions)
+    def _fetch(self, positions: Sequence[int]) -> list[Any]:
+        return self._packed._fetch(positions)
 
     def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
         return self._mapped()._finish(items, positions)

@@ -49,7 +49,7 @@ __all__ = [
     "UnionDataset",
     "combine_identities",
     "concatenate",
-    "finish_brought",
+    "finish_items",
     "get_many",
     "merge_fields",
     "read_sources",
@@ -59,8 +59,8 @@ __all__ = [
 RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
 
 
-class Brought(NamedTuple):
-    """Sample of a part, with its bytes in memory, not mapped."""
+class FetchedItem(NamedTuple):
+    """Result of a part's `_fetch`, with its position there, for its `_finish`."""
 
     part: BaseDataset[Any]
     item: Any
@@ -76,13 +76,15 @@ def get_many(dataset: BaseDataset[Any], positions: list[int]) -> list[Any]:
     return dataset.get_many(positions)
 
 
-def get_brought(dataset: BaseDataset[Any], positions: list[int]) -> list[Any]:
-    """Return items as `Brought`, for `finish_brought`."""
-    items = dataset._bring(positions)
-    return [Brought(dataset, item, i) for item, i in zip(items, positions, strict=True)]
+def fetch_items(dataset: BaseDataset[Any], positions: list[int]) -> list[Any]:
+    """Return items as `FetchedItem`, for `finish_items`."""
+    items = dataset._fetch(positions)
+    return [
+        FetchedItem(dataset, item, i) for item, i in zip(items, positions, strict=True)
+    ]
 
 
-def finish_brought(items: Iterable[Brought]) -> list[Any]:
+def finish_items(items: Iterable[FetchedItem]) -> list[Any]:
     """Map and decode items in order; neighbours of one part together."""
     finished: list[Any] = []
     for _, group in groupby(items, key=lambda item: id(item.part)):
@@ -99,14 +101,15 @@ class CombinedDataset(BaseDataset[T_co]):
     datasets are not closed with this one.
     """
 
+    # The parts with the epoch of this dataset's shuffle; absent in older pickles.
+    _cached_parts: Sequence[Any] | None = None
+
     def __init__(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> None:
         self._plan = plan
         self._stages = stages
         self._cached_order: Order | None = None  # once counted; None: base positions
         self._count: int | None = None
         self._cached_identity: Identity | None = None
-
-    _cached_parts: Sequence[Any] | None = None  # with images as in the shuffle's epoch
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
@@ -136,7 +139,7 @@ class CombinedDataset(BaseDataset[T_co]):
 
     @abstractmethod
     def _finish_parts(self, items: list[Any]) -> list[Any]:
-        """Finish what `_read` returned with `get_brought`."""
+        """Map and decode the parts' items that `_read` returned with `fetch_items`."""
 
     def _with_plan(self, plan: Plan) -> Self:
         return cast(Self, self._copy(plan, self._stages))
@@ -237,7 +240,7 @@ class CombinedDataset(BaseDataset[T_co]):
         return self._map_items(items, resolved) if self._stages else items
 
     def _base_positions(self, positions: list[int]) -> list[int]:
-        len(self)
+        len(self)  # sets the order
         order = self._cached_order
         return positions if order is None else [order[i] for i in positions]
 
@@ -249,8 +252,8 @@ class CombinedDataset(BaseDataset[T_co]):
     def _is_remote(self) -> bool:
         return any(part._is_remote for part in self._parts())
 
-    def _bring(self, positions: Sequence[int]) -> list[Any]:
-        get = get_many if self._is_finished else get_brought
+    def _fetch(self, positions: Sequence[int]) -> list[Any]:
+        get = get_many if self._is_finished else fetch_items
         return self._read(self._base_positions(list(positions)), get)
 
     def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
@@ -555,7 +558,7 @@ class UnionDataset(CombinedDataset[T_co]):
         return read_sources(self._read_parts(), sources, get)
 
     def _finish_parts(self, items: list[Any]) -> list[Any]:
-        return finish_brought(items)
+        return finish_items(items)
 
     def _name_at(self, position: int) -> str:
         k, i = self.source_of(self._base_positions([position])[0])

@@ -18,7 +18,7 @@ from fastshard.dataset.combined.base import (
     Getter,
     UnionDataset,
     combine_identities,
-    finish_brought,
+    finish_items,
     get_many,
 )
 from fastshard.dataset.display.text import Description, describe_parts
@@ -446,7 +446,7 @@ class Zip(CombinedDataset[T_co]):
 
     def _finish_parts(self, items: list[Any]) -> list[Any]:
         # Of each pair the first before the second: the error is that of the first.
-        flat = finish_brought(item for pair in items for item in pair)
+        flat = finish_items(item for pair in items for item in pair)
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def _name_at(self, position: int) -> str:
