@@ -512,8 +512,7 @@ def loader(
     batch_size : int
         Samples of a batch.
     pin : bool
-        Make batches in pinned memory, from which a GPU copies faster and beside the
-        CPU's work.
+        Make batches in pinned memory, for fast and asynchronous copies to a GPU.
     device : torch.device, str or int, optional
         Where the tensors are. By default they are in the loader's memory.
     **options
@@ -525,9 +524,9 @@ def loader(
     TensorLoader
         An iterator. Its batches are the loader's with tensors in place of arrays.
         Without a `device` they are on the loader's memory, writable and not copied,
-        and are written again when ``hold`` (1) more batches were asked for; with
-        ``copy=True`` never. On a device they are copies, made beside the CPU's work
-        if `pin` is true: the loader waits for them before it writes to their source.
+        and are overwritten when ``hold`` (1) more batches were requested; with
+        ``copy=True`` never. On a device they are copies, asynchronous if `pin` is true:
+        the loader waits for a copy before it overwrites its source.
         Images are uint8 ``[B, H, W, C]``; ``x.permute(0, 3, 1, 2)`` is a view
         ``[B, C, H, W]`` in torch's ``channels_last`` format.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from numpy.typing import NDArray
@@ -22,8 +21,7 @@ __all__ = ["LoaderWrapper"]
 class LoaderWrapper:
     """Iterator over the batches of a loader, their arrays converted.
 
-    Subclasses convert one array, and wait until the memory of an earlier batch is no
-    longer read.
+    Subclasses convert an array, and wait for the end of asynchronous reads.
 
     Parameters
     ----------
@@ -38,10 +36,10 @@ class LoaderWrapper:
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Wait for reads of the memory that the next batch may be written to."""
+        """Wait for reads of the memory that the next batch may overwrite."""
 
     def _end(self) -> None:
-        """Mark the point in time when a batch was converted."""
+        """Note that a batch was converted: its reads may go on."""
 
     def _finish(self) -> None:
         """Wait for reads of all batches."""
@@ -108,17 +106,16 @@ class LoaderWrapper:
         return self._loader.stats(since)
 
     def replay(self, n: int) -> Iterator[Any]:
-        """Yield the batches of the ring `n` times, converted, without reading.
+        """Iterate `n` times over the batches that are made ahead, without reading.
 
         Parameters
         ----------
         n : int
-            At least 1.
 
         Yields
         ------
-        dict
-            Batches as the loader's.
+        object
+            Converted batches; see `Loader.replay`.
         """
         for batch in self._loader.replay(n):
             yield self._convert_batch(batch)
@@ -132,10 +129,5 @@ class LoaderWrapper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()

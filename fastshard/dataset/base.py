@@ -797,28 +797,28 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         state: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Loader[Any]:
-        """Iterate over batches that threads of this process make ahead.
+        """Iterate over batches made ahead by threads of this process.
 
         The batches are those of `batches`, in the same order. Threads share the work
-        on a batch, so that the first one comes soon; samples are decoded straight into
-        its memory where they can be.
+        on a batch, so that the first one comes soon. Images are decoded into the memory
+        of the batch.
 
         Parameters
         ----------
         batch_size : int
             Samples of a batch.
         threads : int, optional
-            By default the number of processors that the process's affinity and cgroup
-            allow. Bytes of remote shards are fetched by one thread more.
+            Number of threads; by default that of the processors that the process's
+            affinity and cgroup allow. One more fetches the bytes of remote shards.
         ahead : int, default 2
-            Batches that are ready before they are asked for.
+            Number of batches made before they are requested.
         hold : int, default 1
-            A batch's arrays are overwritten once so many batches more were asked for.
-            Memory is that of ``ahead + hold + 1`` batches.
+            Number of batches that are lent: the arrays of a batch are overwritten once
+            `hold` more were requested. Memory is that of ``ahead + hold + 1`` batches.
         allocate : callable, optional
-            ``allocate(field, shape, dtype) -> ndarray`` makes the memory of batches:
-            writable and C-contiguous, such as pinned memory. By default
-            `numpy.empty`.
+            ``allocate(field, shape, dtype) -> ndarray`` allocates the memory of
+            batches, writable and C-contiguous; for pinned memory and the like. By
+            default `numpy.empty`.
         collate : callable, optional
             Function from a list of samples to a batch, called in the threads; by
             default `fastshard.collate`. Its batches are not lent.
@@ -830,12 +830,12 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             As for `fastshard.collate`.
         on_error : {"raise", "skip", "mask"}, default "raise"
             Handling of a batch with samples that cannot be read. ``"raise"``: raise the
-            error at the batch's turn; ``next`` goes on behind that batch. ``"skip"``:
+            error in place of that batch; ``next`` continues after it. ``"skip"``:
             leave the samples out, the batch is shorter; ``batch["__skipped__"]`` is a
             list of (position, member, text of the error). ``"mask"``: their rows are
-            zeros (None in lists), and ``batch["__ok__"]``, bool [samples], tells which
-            are not: all ranks have batches of the same shapes. Errors that are skipped
-            or masked are those of `iter`.
+            zeros (None in lists), and false in ``batch["__ok__"]``, bool [samples]:
+            shapes are the same on all ranks. The same errors as of `iter` are skipped
+            or masked.
         map : callable, optional
             ``map(sample)``, called in the threads; as ``ds.map(fn).loader(...)``.
         state : Mapping, optional
@@ -848,9 +848,9 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         Returns
         -------
         Loader
-            An iterator, to be closed by ``with`` or `Loader.close`, which also ends
-            with its last batch. Its ``state_dict()`` is that after the batches that
-            were returned, not those made ahead.
+            An iterator. It ends with the last batch, ``with``, or `Loader.close`. Its
+            ``state_dict()`` counts the batches that were returned, not those made
+            ahead.
 
         Raises
         ------

@@ -449,7 +449,7 @@ class Dataset(BaseDataset[T_co]):
     ) -> NDArray[np.int64]:
         """Copy the stored bytes of many samples into one buffer, without the GIL.
 
-        Of a dataset with `images`, decode pictures into the buffer, in this thread.
+        Images of a dataset with `images` are decoded into the buffer, in this thread.
 
         Parameters
         ----------
@@ -1040,35 +1040,36 @@ class Dataset(BaseDataset[T_co]):
             The images, decoded by their first bytes, whatever the field's name. A
             further call adds fields with other options.
         size : int or (int, int), optional
-            Height and width of the arrays; an int is both. By default pictures keep
-            their own.
+            Height and width of the arrays; an int is both. By default each picture's
+            own.
         crop : {"center", "random"}, optional
-            The part that is resized to `size`: the largest box of its shape; or a
-            random one, as torchvision's RandomResizedCrop chooses it. By default the
-            whole picture is squashed.
+            Part of a picture that is resized to `size`: the largest centred box of the
+            same aspect ratio, or a random box as of torchvision's RandomResizedCrop. By
+            default the whole picture, whatever its aspect ratio.
         scale, ratio : (float, float)
-            Bounds of a random box: its share of the picture's area, and its width by
-            its height.
+            Bounds of a random box: its share of the picture's area, and its width
+            divided by its height.
         flip : bool, default False
             Mirror half of the pictures, at random.
         mode : {"RGB", "L"}, default "RGB"
-            Colour, 3 channels; or grey, 1 channel.
+            3 channels, colour; or 1, grey.
         orient : bool, default True
             Apply the EXIF orientation, before `crop`.
         max_pixels : int, default 67108864
-            Width times height, at most; checked before memory is allocated.
+            Largest width times height; checked before memory is allocated.
         truncated : {"error", "fill"}, default "error"
-            Handling of JPEG files that end early: an error, or grey rows.
+            Handling of truncated JPEG files: an error, or grey for missing rows.
         decoder : str or callable, optional
             ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"`` for JPEG; Pillow decodes
             other kinds, and what the first two refuse. Or a function of the stored
             bytes that returns the picture as stored, uint8 ``[H, W]`` or ``[H, W, C]``
-            with 1 (grey), 3 (RGB) or 4 channels. By default the fastest that takes the
-            picture.
+            with 1 (grey), 3 (RGB) or 4 channels. By default the fastest one that is
+            installed.
         seed : int, default 0
-            Of random boxes and mirroring.
+            Seed of random boxes and mirroring.
         epoch : int, default 0
-            As that of `shuffle`, which takes its place.
+            Epoch of random boxes and mirroring of a dataset without `shuffle`, whose
+            epoch is used otherwise.
 
         Returns
         -------
@@ -1089,15 +1090,14 @@ class Dataset(BaseDataset[T_co]):
         -----
         Random boxes and mirroring are a function of the seed, the epoch, and the
         sample's position before selection and shuffle: the same in every way of
-        reading, on any rank, and after a resume. The epoch of a shuffle outlasts later
-        selections and splits; a mix, a zip or a concatenation that is shuffled hands on
-        its own. `exclude` of an unshuffled dataset makes other positions. States do not
-        hold these options: they are interchangeable with those of the dataset without
-        images.
+        reading, on any rank, and after a resume. Later selections and splits keep the
+        epoch of a shuffle; a shuffled mix, zip or concatenation passes its own to its
+        parts. `exclude` of an unshuffled dataset changes positions. States do not hold
+        these options: those of the dataset without images are the same.
 
-        Access to a picture raises `FormatError` if it is damaged, which names shard,
-        member and byte, and `MissingLibraryError` if a library is not installed: ``pip
-        install 'fastshard[images]'``.
+        Access to a damaged picture raises `FormatError`, which names shard, member and
+        byte; without the library that decodes it, `MissingLibraryError`: ``pip install
+        'fastshard[images]'``.
 
         Examples
         --------

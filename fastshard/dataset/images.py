@@ -51,7 +51,7 @@ class ImageField(NamedTuple):
 
 
 class ImageFields:
-    """The fields of a dataset that are decoded as pictures; immutable.
+    """Image fields of a dataset, with their readers; immutable.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class ImageFields:
         ]
 
     def infos(self, stored: Collection[str]) -> dict[str, FieldInfo]:
-        """Return what the decoded ones of some fields are."""
+        """Return the `FieldInfo` of each image field among some stored fields."""
         return {
             name: FieldInfo("image", "uint8", field.reader.row_shape)
             for name, field in self._fields.items()
@@ -183,12 +183,11 @@ class PictureDecoder:
 
 
 class ImageSample(Sample):
-    """Sample whose image fields are decoded pictures; see `Dataset.images`.
+    """Sample whose image fields are decoded to arrays; see `Dataset.images`.
 
     ``sample["jpg"]`` of an image field is a uint8 array ``[height, width, channels]``,
-    decoded at the first access and kept. All else is as of the sample that it stands
-    on: other fields, `key`, `position`, `infos`; `view` and `open` return the stored
-    bytes of a picture.
+    decoded at the first access and kept. `view` and `open` return its stored bytes.
+    Other fields, `key`, `position` and `infos` are those of the stored sample.
 
     A pickle holds copies of the stored bytes, and the pictures that were decoded.
 
@@ -209,7 +208,7 @@ class ImageSample(Sample):
 
     __slots__ = ("_draw", "_pictures", "images", "stored")
 
-    stored: Any  # the sample that it stands on
+    stored: Any  # the sample of stored bytes
     images: ImageFields
 
     def __new__(cls, *args: object) -> ImageSample:
@@ -274,7 +273,7 @@ class ImageSample(Sample):
         return field in self.stored
 
     def __getitem__(self, field: str) -> Any:
-        """Return a picture as an array, or what the sample has for another field.
+        """Return an image as an array, or another field as the stored sample does.
 
         Parameters
         ----------
@@ -477,7 +476,7 @@ def common_shape(samples: Sequence[ImageSample], field: str) -> tuple[int, ...] 
 
 
 class ImageMaker:
-    """Makes the items of an iteration: samples with pictures, mapped.
+    """Function of an iteration: from a stored sample to a mapped one with images.
 
     Parameters
     ----------
@@ -595,7 +594,7 @@ def decode_rows(
     Parameters
     ----------
     items : list
-        Neighbours in a batch; those that are no samples with images stay as they are.
+        Neighbours in a batch; other items than samples with images are passed over.
     row, rows : int
         The first one's row in the batch, and the batch's number of rows.
     buffers : BufferSet or None

@@ -385,17 +385,17 @@ class BatchIterator(Iterator[T_co]):
         return self._samples.state_after(*self._done)
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
-        """Return where the time went: who waits for whom.
+        """Return the time spent on batches and between them, and counts.
 
         Parameters
         ----------
         since : LoaderStats, optional
-            Earlier statistics of this iterator, to return those of the time after them.
+            Earlier statistics of this iterator, to be subtracted.
 
         Returns
         -------
         LoaderStats
-            Of one thread, the caller's: it brings, maps and collates samples inside
+            Of one thread, the caller's: it reads, maps and collates samples inside
             ``next``, and is `idle` while the caller uses a batch. `cpu` and `runqueue`
             are extrapolated from some batches.
 

@@ -83,7 +83,7 @@ def take_stored(
     stored: str,
     lengths: bytes,
 ) -> DocumentColumn | None:
-    """Return documents by what an index has of them; None if some headers differ."""
+    """Return documents with the lengths kept in an index; None if headers differ."""
     import numpy as np
 
     from fastshard._core.loader.documents import DocumentLengths
@@ -101,7 +101,7 @@ def take_stored(
     probes = np.unique(np.linspace(0, len(positions) - 1, PROBES).astype(np.int64))
     try:
         headers = read_shard_column(samples, positions[probes], field, kind, layout)
-    except FormatError:  # the whole reading names it
+    except FormatError:  # raised again when all headers are read
         return None
     if not np.array_equal(headers.lengths, known[probes]):
         return None
@@ -109,9 +109,9 @@ def take_stored(
 
 
 class TokenDocuments:
-    """Documents of a dataset whose windows are its tokens; counted on first use.
+    """Documents of a dataset and their windows of tokens, counted on first use.
 
-    Datasets of the same windows in other orders share one.
+    Shared by the datasets of these windows in any order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Arrays of a batch that later batches are written to again."""
+"""Memory of batches, reused by later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders of images to uint8 arrays: simplejpeg, imagecodecs, Pillow, one's own."""
+"""Decoders of images: simplejpeg, imagecodecs, Pillow, or a function of the user."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def open_image(view: memoryview, kind: str, most: int) -> OpenedImage:
 
 
 def decode_own(decoder: ImageDecoder, view: memoryview, most: int) -> NDArray[Any]:
-    """Return the array of a decoder of one's own, uint8 ``[H, W, 1, 3 or 4]``.
+    """Return the array of a user's decoder, uint8 ``[H, W, 1, 3 or 4]``.
 
     Raises
     ------

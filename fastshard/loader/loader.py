@@ -1,4 +1,4 @@
-"""Iterator over batches that threads make ahead of their use."""
+"""Iterator over batches made ahead by threads."""
 
 from __future__ import annotations
 
@@ -94,18 +94,17 @@ class LoaderOptions(NamedTuple):
 
 
 class Loader(Iterator[T_co]):
-    """Iterator over batches that threads make ahead, with a state to resume from.
+    """Iterator over batches made ahead by threads, with a state to resume from.
 
-    `Dataset.loader` makes it. Batches are those of `Dataset.batches`, in the same
+    Made by `Dataset.loader`. The batches are those of `Dataset.batches`, in the same
     order. Threads start at the first call of ``next``. They end when the loader is
     exhausted, closed or deleted, at ctrl-C in ``next``, and at interpreter exit: each
-    after the sample or the read that it is busy with.
+    after its current sample or read.
 
-    A batch is lent: its arrays are overwritten once `hold` more batches were asked for,
+    A batch is lent: its arrays are overwritten once `hold` more batches were requested,
     unless the loader was made with ``copy=True``.
 
-    A forked child continues with threads of its own, and its parent with those that it
-    has.
+    After a fork the child continues with threads of its own; those of the parent go on.
 
     Parameters
     ----------
@@ -142,8 +141,8 @@ class Loader(Iterator[T_co]):
         self._is_closed = False
         self._done = 0  # position after the batches so far
         self._skipped = 0
-        # After errors that were raised, which are not in the state before the next
-        # batch: the position and the number of skipped samples.
+        # Position and number of skipped samples after the batches so far and those
+        # whose errors were raised since: the state has these with the next batch only.
         self._passed = 0, 0
         self._failed_rows: FailedRows | None = None
         if options.on_error != "raise":
@@ -319,20 +318,20 @@ class Loader(Iterator[T_co]):
         return self._source.state_after(self._done, self._skipped)
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
-        """Return where the time went: who waits for whom.
+        """Return the times of the consumer and of the threads, and counts.
 
         Any thread may call it, at any time.
 
         Parameters
         ----------
         since : LoaderStats, optional
-            Earlier statistics of this loader, to return those of the time after them.
+            Earlier statistics of this loader, to be subtracted.
 
         Returns
         -------
         LoaderStats
-            Since the first batch was asked for, until now or the loader's end. In a
-            forked child they begin anew.
+            From the first request for a batch until now or the loader's end. A forked
+            child begins with new statistics.
 
         Raises
         ------
@@ -353,22 +352,22 @@ class Loader(Iterator[T_co]):
         return self._recorder.stats(since)
 
     def replay(self, n: int) -> Iterator[T_co]:
-        """Give the batches of the ring again and again, without reading.
+        """Iterate `n` times over the batches that are made ahead, without reading.
 
-        The time that a training loop takes for them is the least that any loader could
-        make possible. Threads make the batches ahead first, and are then without work.
-        The loader goes on as if they had not been given.
+        The threads make these batches first, and are idle afterwards: a training loop
+        then takes the time that it would take with the fastest loader. The loader's
+        position does not change.
 
         Parameters
         ----------
         n : int
-            How many times to give each batch.
+            Number of repetitions.
 
         Yields
         ------
         object
-            The batches ahead in their order, those with errors left out; then the first
-            again. Valid until the next call of ``next``, and so is the iterator.
+            The batches ahead in order, without those that have errors. They and the
+            iterator are valid until the next call of ``next``.
 
         Raises
         ------
@@ -436,8 +435,8 @@ class Loader(Iterator[T_co]):
     def close(self) -> None:
         """End the iteration and its threads.
 
-        Waits at most a second for what they are doing; a thread in a function that
-        takes longer ends after it.
+        Waits at most a second for the threads; one in a function that takes longer ends
+        when it returns.
 
         Examples
         --------

@@ -102,7 +102,7 @@ class LoaderStats:
         ``busy - cpu - runqueue``: seconds of busy threads that neither ran nor could
         run. They waited for the GIL, or in `fetch` for bytes.
     batches, samples : int
-        Returned ones.
+        Number of batches that were returned, and of their samples.
     bytes_read : int
         Stored bytes of samples, extrapolated from some of each batch; 0 of
         ``ds.batches`` if a function or decoder replaced the samples.
@@ -117,10 +117,10 @@ class LoaderStats:
     wait_p50, wait_p99 : float
         Median and 99th percentile of the waits for a batch, seconds, within 2 %.
     requests, retries, cache_hits : int
-        Range requests, repeated ones, and ranges found in ``cache_dir``, of all remote
+        Range requests, retries, and ranges found in ``cache_dir``, of all remote
         datasets of this process.
     threads : int
-        Threads that the sums are of.
+        Number of threads in the sums.
 
     Examples
     --------
@@ -227,7 +227,7 @@ class LoaderStats:
         Returns
         -------
         dict of str to int or float
-            Without those that the system does not tell.
+            Without figures that the system does not provide.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Windows of tokens: which tokens of a dataset's documents a window has."""
+"""Windows of tokens: options, windows of a stream, packed rows."""
 
 from __future__ import annotations
 

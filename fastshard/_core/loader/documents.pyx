@@ -136,7 +136,7 @@ cdef class DocumentLengths:
             PyBuffer_Release(&members)
 
     def take_known(self, known):
-        """Take the lengths of documents from an index; False: they do not fit.
+        """Take the lengths of documents from an index; False if one is too large.
 
         Parameters
         ----------

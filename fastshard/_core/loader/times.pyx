@@ -34,7 +34,7 @@ cdef tuple STEP_NAMES = ("fetch", "map", "collate", "full", "idle")
 
 
 cdef int step_of(object name) except -1:
-    """Return the number of a step; None is no step."""
+    """Return the number of a step; NO_STEP for None."""
     cdef int k
     if name is None:
         return NO_STEP
@@ -45,7 +45,7 @@ cdef int step_of(object name) except -1:
 
 
 cdef uint64_t scaled(uint64_t value, uint64_t whole, uint64_t part) noexcept:
-    """Return `value` of a part of a time for the whole time."""
+    """Extrapolate a value, measured during a part of a time, to the whole time."""
     return 0 if part == 0 else <uint64_t> (<double> value * whole / part)
 
 
@@ -126,14 +126,14 @@ cdef class ThreadTimes:
             self.since = since
 
     def collate(self, uint64_t samples):
-        """Enter the step; do what `samples_due` does."""
+        """Enter the step ``"collate"``; return `samples_due`."""
         self.switch_to(COLLATE)
         return self.samples_due(samples)
 
     cpdef bint samples_due(self, uint64_t samples) except -1:
-        """Return whether to call `count_bytes` for samples that were read.
+        """Return whether `count_bytes` is due, after samples were read.
 
-        Now and then; for the others bytes are extrapolated.
+        True once in `COUNT_EVERY`; the bytes of other samples are extrapolated.
         """
         cdef uint64_t now = fs_exact_now()
         self.uncounted += samples

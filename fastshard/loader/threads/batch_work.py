@@ -34,7 +34,7 @@ class BatchWork:
     buffers : BufferSet or None
         Memory of the batch; None before one of its chunks was claimed.
     items : list
-        By row what was fetched, later what was prepared; None where that failed.
+        By row: fetched items, later prepared ones; None for failed rows.
     failures : dict of int to Exception
         The errors of skipped samples, by row.
     error : BaseException or None

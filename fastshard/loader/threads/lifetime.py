@@ -1,4 +1,4 @@
-"""Ends of loaders' threads with the interpreter, and loaders in forked children."""
+"""End of loaders' threads at interpreter exit; loaders in forked children."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register_loader(loader: ForkedLoader) -> None:
 
 
 def _stop_all() -> None:
-    """Stop all threads, and wait for them within bounds: a map may never return."""
+    """Stop all threads; wait a bounded time, as a mapped function may never return."""
     pipelines = list(_pipelines.values())
     for pipeline in pipelines:
         pipeline.stop()

@@ -14,12 +14,12 @@ SKIPPED, OK = "__skipped__", "__ok__"
 
 
 class FailedRows:
-    """Adds to batches what failed in them, as ``on_error="skip"`` and ``"mask"`` say.
+    """Reports the failed rows of batches, for ``on_error="skip"`` and ``"mask"``.
 
     Parameters
     ----------
     masks : bool
-        Put zeros in place of rows that failed; otherwise they are left out.
+        Failed rows are zeros; otherwise they are left out.
     name_of : callable
         ``name_of(position)`` returns the name of a sample, for messages.
     """
@@ -27,7 +27,7 @@ class FailedRows:
     def __init__(self, masks: bool, name_of: Callable[[int], str]) -> None:
         self._masks = masks
         self._name_of = name_of
-        self._template: Any = None  # a batch without rows, for one that failed whole
+        self._template: Any = None  # of no rows, for a batch whose rows all failed
 
     def add(self, work: BatchWork) -> Any:
         """Return a made batch with the field ``__skipped__`` or ``__ok__``.
@@ -93,7 +93,7 @@ def _text(error: Exception) -> str:
 
 
 def resize_rows(value: Any, count: int) -> Any:
-    """Return the value of a batch with zeros in other rows: of the same fields."""
+    """Return a value with the fields of a batch and `count` rows of zeros."""
     import numpy as np
 
     if isinstance(value, dict):
