@@ -338,11 +338,6 @@ class TokenDataset(CombinedDataset[T_co]):
         """The dtype of a token."""
         return self._documents.windows()[1]
 
-    @property
-    def length(self) -> int:
-        """Tokens of a window."""
-        return self._documents.options.length
-
     def _parts(self) -> Sequence[BaseDataset[Any]]:
         return ()
 

@@ -37,11 +37,6 @@ class BufferSet:
         """Begin another batch: rows of a field may be of another shape."""
         self._in_rows.clear()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in list(self._arrays.values()))
-
     def take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return the memory of a field, ``[rows, *row shape]``, uninitialized.
 

@@ -155,11 +155,6 @@ class ImageReader:
         size = self.options.size
         return None if size is None else (*size, CHANNELS[self.options.mode])
 
-    @property
-    def is_random(self) -> bool:
-        """True for random crops or flips: of seed, epoch and position."""
-        return self.options.flip or self.options.crop == "random"
-
     def read(
         self,
         view: memoryview,

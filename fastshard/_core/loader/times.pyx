@@ -243,7 +243,7 @@ cdef class ThreadTimes:
         Parameters
         ----------
         now : int
-            ns, of `clock`.
+            ns, as `ConsumerTimes.snapshot` returns them.
 
         Returns
         -------
@@ -414,7 +414,7 @@ cdef class ConsumerTimes:
         Returns
         -------
         now : int
-            ns, of `clock`: the end of the measured time.
+            ns of the monotonic clock: the end of the measured time.
         times : dict of str to int
             Nanoseconds ``wall``, ``consumer`` and ``wait``.
         counts : dict of str to int
@@ -462,8 +462,3 @@ def bucket_value(Py_ssize_t bucket):
         return float(bucket)
     shift = (bucket >> BITS) - 1
     return (bucket - (shift << BITS) + 0.5) * 2.0 ** shift
-
-
-def clock():
-    """Return the ns that the times are measured by."""
-    return fs_exact_now()

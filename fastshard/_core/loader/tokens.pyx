@@ -199,10 +199,6 @@ cdef class TokenTable:
                 high = middle
         return low
 
-    cdef Py_ssize_t find(self, int64_t token) noexcept nogil:
-        """Return the document that holds a token."""
-        return self.find_in(self.find_block(token), token)
-
     cdef void prefetch_sums(self, Py_ssize_t block) noexcept nogil:
         """Prefetch the sums of a block into the CPU cache."""
         cdef const uint8_t *at = <const uint8_t *> (self.sums + block * BLOCK)
@@ -214,13 +210,6 @@ cdef class TokenTable:
 
     cdef int64_t length(self, Py_ssize_t document) noexcept nogil:
         return self.sums[document + 1] - self.sums[document] - self.between
-
-    def document_of(self, int64_t token):
-        """Return the document that holds a token, and the token's place in it."""
-        if not 0 <= token < self.total:
-            raise IndexError(f"token {token} is out of range: there are {self.total:,}")
-        document = self.find(token)
-        return document, token - self.sums[document]
 
     def gather_stream(
         self, starts, Py_ssize_t length, out, documents=None, positions=None,
@@ -621,20 +610,6 @@ cdef class PackedRows:
 
     def __reduce__(self):
         raise TypeError("PackedRows do not pickle")
-
-    @property
-    def nbytes(self):
-        """Bytes of memory."""
-        return self.room * sizeof(segment_t) + self.rows_room * sizeof(int64_t)
-
-    def row(self, int64_t i):
-        """Return the documents of a row, and the first token of each: tuples."""
-        if not 0 <= i < self.count:
-            raise IndexError(f"row {i} is out of range: there are {self.count:,}")
-        return [
-            (self.segments[k].document, self.segments[k].start)
-            for k in range(self.starts[i], self.starts[i + 1])
-        ]
 
     cdef bint reserve(self, int64_t rows, int64_t segments) noexcept nogil:
         """Make room for more rows and segments; False: there is no memory."""
