@@ -51,6 +51,7 @@ from fastshard.dataset.torch_base import Dataset as TorchDataset
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar as DefaultTypeVar
 
     from fastshard.dataset.loading import LoadedDataset
     from fastshard.formats.sample import Sample
@@ -61,6 +62,10 @@ __all__ = ["BaseDataset"]
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")
+if TYPE_CHECKING:
+    LoadedBatch = DefaultTypeVar("LoadedBatch", default=Any)  # Any without `collate`
+else:
+    LoadedBatch = TypeVar("LoadedBatch")
 
 SHUFFLE_NOTES = {  # arguments of webdataset, datasets and tf.data
     **dict.fromkeys(
@@ -744,41 +749,6 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Return the samples of batches, and the function that collates them."""
         return self._iterator(WINDOW, on_error), collate
 
-    @overload
-    def loader(
-        self,
-        batch_size: int,
-        *,
-        threads: int | None = None,
-        ahead: int = 2,
-        hold: int = 1,
-        allocate: Allocate | None = None,
-        collate: Callable[[list[Any]], Batch],
-        copy: bool = False,
-        drop_last: bool = False,
-        on_error: LoaderOnError = "raise",
-        map: Callable[[Any], Any] | None = None,
-        state: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Loader[Batch]: ...
-    @overload
-    def loader(
-        self,
-        batch_size: int,
-        *,
-        threads: int | None = None,
-        ahead: int = 2,
-        hold: int = 1,
-        allocate: Allocate | None = None,
-        collate: None = None,
-        copy: bool = False,
-        drop_last: bool = False,
-        ragged: Padding = "list",
-        on_error: LoaderOnError = "raise",
-        map: Callable[[Any], Any] | None = None,
-        state: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Loader[Any]: ...
     @check_option_names("loader", aliases={"n": "batch_size"}, notes=LOADER_NOTES)
     def loader(
         self,
@@ -788,7 +758,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         ahead: int = 2,
         hold: int = 1,
         allocate: Allocate | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[Any]], LoadedBatch] | None = None,
         copy: bool = False,
         drop_last: bool = False,
         ragged: Padding = "list",
@@ -796,7 +766,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         map: Callable[[Any], Any] | None = None,  # noqa: A002 - the method's name
         state: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Loader[Any]:
+    ) -> Loader[LoadedBatch]:
         """Iterate over batches made ahead by threads of this process.
 
         The batches are those of `batches`, in the same order. Threads share the work
@@ -887,8 +857,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             on_error,
             timeout,
         )
-        if collate is None or collate is collate_samples:
-            collate = Collation(ragged)
+        function: Callable[[list[Any]], Any]
+        function = collate_samples if collate is None else collate
+        if function is collate_samples:
+            function = Collation(ragged)
         elif ragged != "list":
             raise ValueError(
                 "ragged is an option of fastshard.collate, not of another collate "
@@ -896,8 +868,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             )
         part = self._worker_share(options.batch_size, state)
         mapped = part if map is None else part.map(map)
-        loaded, collate = mapped._loaded_parts(collate)
-        source = DatasetSource(loaded, collate, part)
+        loaded, function = mapped._loaded_parts(function)
+        source = DatasetSource(loaded, function, part)
         return Loader(source, options, is_skippable)
 
     # -- Interface of loaders: called by several threads

@@ -1,7 +1,7 @@
 """Types of public results; read by type checkers, never run."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from fastshard import (
     Concat,
     Dataset,
     FieldInfo,
+    Loader,
     Mix,
     Sample,
     SampleIterator,
@@ -25,6 +26,7 @@ from fastshard.columnar import (
     ShardHandle,
     compact,
 )
+from fastshard.dataset.images import ImageSample
 from fastshard.streaming import (
     CSVReader,
     FileInfo,
@@ -151,6 +153,14 @@ assert_type(next(batches), list[str])
 assert_type(iter(batches), BatchIterator[list[str]])
 assert_type(batches.state_dict(), dict[str, Any])
 assert_type(len(batches), int)
+assert_type(ds.loader(4), Loader[Any])
+loader = ds.loader(4, collate=keys, threads=2, on_error="mask", timeout=1.5)
+assert_type(loader, Loader[list[str]])
+assert_type(next(loader), list[str])
+assert_type(loader.stats().verdict, Literal["consumer", "storage", "decode"] | None)
+pictures = ds.images("jpg", 224, crop="random")
+assert_type(pictures, Dataset[ImageSample])
+assert_type(ds.tokens("npy", 16).loader(4), Loader[Any])
 assert_type(fastshard.collate([ds[0]], ragged="pad"), dict[str, Any])
 assert_type(fastshard.collate(ds.get_many([1])), dict[str, Any])
 assert_type(fastshard.collate([1, 2]), Any)
@@ -184,6 +194,8 @@ assert_type(mixed.map(count_bytes), Mix[int])
 assert_type(mixed.map(count_bytes).shuffle(1)[0], int)
 assert_type(next(mixed.iter()), Sample)
 assert_type(mixed.batches(4), BatchIterator[dict[str, Any]])
+assert_type(mixed.images("jpg", 224), Mix[ImageSample])
+assert_type((ds + ds).images("jpg", 224, flip=True), Concat[ImageSample])
 pairs = fastshard.zip_by_key(ds, decoded.map(label))
 assert_type(pairs, Zip[tuple[Sample, str]])
 assert_type(pairs[0], tuple[Sample, str])
