@@ -1,6 +1,7 @@
 """Tables of docs/ name what there is: options, methods, suffixes, errors."""
 
 import builtins
+import dataclasses
 import inspect
 import re
 
@@ -48,6 +49,24 @@ def test_the_remote_page_lists_each_option():
     rows = read_table("remote.md", "| option | default |")
     names = [name for row in rows for name in code_in(row[0])]
     assert sorted(names) == sorted(fastshard.RemoteOptions.__optional_keys__)
+
+
+@pytest.mark.parametrize("method", ["images", "loader"])
+def test_the_loader_page_lists_each_argument(method):
+    rows = read_table("loader.md", f"| `ds.{method}(...)` |")
+    listed = [name for row in rows for name in code_in(row[0])]
+    call = getattr(fastshard.Dataset, method)
+    assert sorted(listed) == sorted(set(inspect.signature(call).parameters) - {"self"})
+
+
+def test_the_loader_page_lists_each_figure():
+    rows = read_table("loader.md", "| seconds | |") + read_table(
+        "loader.md", "| counts | |"
+    )
+    listed = [name for row in rows for name in code_in(row[0])]
+    fields = dataclasses.fields(fastshard.LoaderStats)
+    public = [field.name for field in fields if not field.name.startswith("_")]
+    assert sorted(listed) == sorted(public)
 
 
 @pytest.mark.parametrize("kind", [ShardedDatasetReader, ShardedDatasetWriter])
