@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -285,7 +284,8 @@ class Collation:
         >>> batch["npy"].base is buffers.take("npy", (2, 4), "f4").base
         True
         """
-        copied = copy(self)
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
         copied.out = None
         copied.buffers = buffers
         copied._taken = set()

@@ -66,7 +66,6 @@ from fastshard.errors import (
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
-from fastshard.loader.recorder import record_bytes
 from fastshard.loader.times import current_times
 
 if TYPE_CHECKING:
@@ -342,7 +341,7 @@ class Dataset(BaseDataset[T_co]):
             elif reading.prefetch:
                 prefetch_samples(samples, reading.window_bytes)
             if times is not None:
-                record_bytes(times, samples)
+                times.count(samples)
         finally:
             if times is not None:
                 times.enter(step)

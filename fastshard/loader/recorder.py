@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastshard._core.dataset.gather import count_bytes
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes
 from fastshard.loader.stats import LoaderStats, LoaderTotals
-from fastshard.loader.times import _current, set_current_times
+from fastshard.loader.times import set_current_times
 
-__all__ = ["InlineRecorder", "LoaderRecorder", "record_bytes"]
+__all__ = ["InlineRecorder", "LoaderRecorder"]
 
 REMOTE = "fastshard.remote.retry"
-COUNTED = 16  # samples of a batch whose bytes are counted
 REMOTE_COUNTS = ("requests", "retries", "cache_hits")
 THREAD_COUNTS = ("bytes_read", "bytes_decoded", "filled")
 
@@ -35,7 +33,7 @@ class LoaderRecorder:
         self.consumer = consumer or ConsumerTimes()
         self._threads: list[ThreadTimes] = []
         self._lock = threading.Lock()  # of the list
-        self._inline: InlineBlock | None = None
+        self._inline: ThreadTimes | None = None
         self._remote = _remote_counts()
 
     def add(self, times: ThreadTimes) -> None:
@@ -58,13 +56,12 @@ class LoaderRecorder:
             set_current_times(None)
             times.stop()
 
-    def inline(self) -> InlineBlock:
-        """Times of the consumer's thread, which makes a batch in the block."""
+    def inline(self) -> ThreadTimes:
+        """Times of the consumer's thread: the context in which it makes a batch."""
         if self._inline is None:
-            times = ThreadTimes(is_inline=True)
-            times.start(self.consumer.first)
-            self.add(times)
-            self._inline = InlineBlock(times)
+            self._inline = ThreadTimes(is_inline=True)
+            self._inline.start(self.consumer.first)
+            self.add(self._inline)
         return self._inline
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
@@ -100,22 +97,6 @@ class LoaderRecorder:
         return LoaderTotals(times, counts, ready, waits, len(threads), begun)
 
 
-class InlineBlock:
-    """Block in which the consumer's thread makes a batch; not reentrant."""
-
-    def __init__(self, times: ThreadTimes) -> None:
-        self._times = times
-        self._outer: ThreadTimes | None = None
-
-    def __enter__(self) -> None:
-        self._outer = _current.times
-        _current.times = self._times
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._times.enter("idle")
-        _current.times = self._outer
-
-
 class InlineRecorder:
     """Times of an iterator that makes its batches in the consumer's thread.
 
@@ -129,6 +110,8 @@ class InlineRecorder:
     ----------
     begin : callable
         ``begin()`` is called when ``next`` begins.
+    begin_collation : callable
+        ``begin_collation(samples)`` is called before a batch's samples are collated.
     end : callable
         ``end(samples, skipped)`` is called when ``next`` ends: samples of the batch, 0
         if there is none; and samples skipped in total.
@@ -136,41 +119,38 @@ class InlineRecorder:
 
     def __init__(self, samples: Any) -> None:
         self._samples = samples
-        self._is_mapped = getattr(samples, "is_mapped", True)
+        is_mapped = getattr(samples, "is_mapped", True)
         self._waited = 0  # of `wait_ns`
         self._times = ThreadTimes(is_inline=True)
-        self._step = "map" if self._is_mapped else "fetch"
+        self._step = "map" if is_mapped else "fetch"
         self._consumer = ConsumerTimes(self._times, self._step, samples.skipped)
         self._recorder = LoaderRecorder(self._consumer)
         self._recorder.add(self._times)
-        self._outer: ThreadTimes | None = None
         # Raw samples: no function of the caller, and no decoder, asks for the times.
         self.begin: Callable[[], None] = self._consumer.ask
+        self.begin_collation: Callable[[list[Any]], None] = self._times.collate
         self.end: Callable[[int, int], None] = self._consumer.end_call
-        if self._is_mapped:
+        if is_mapped:
             self.begin, self.end = self._begin_mapped, self._end_mapped
+            self.begin_collation = self._begin_mapped_collation
 
     def _begin_mapped(self) -> None:
-        self._outer = _current.times
-        _current.times = self._times
+        self._times.__enter__()
         self._consumer.ask()
 
+    def _begin_mapped_collation(self, samples: list[Any]) -> None:
+        waited = getattr(self._samples, "wait_ns", 0)
+        self._times.fetch += waited - self._waited
+        self._waited = waited
+        self._times.collate(samples)
+
     def _end_mapped(self, samples: int, skipped: int) -> None:
-        _current.times = self._outer
+        self._times.__exit__(None, None, None)
         self._consumer.end_call(samples, skipped)
 
     def begin_again(self) -> None:
         """Begin to read the samples of a batch in place of those that were dropped."""
         self._times.enter(self._step)
-
-    def begin_collation(self, samples: list[Any]) -> None:
-        """Begin to collate the samples of a batch."""
-        if self._is_mapped:
-            waited = getattr(self._samples, "wait_ns", 0)
-            self._times.fetch += waited - self._waited
-            self._waited = waited
-        if self._times.collate(len(samples)):
-            _count_bytes(self._times, samples)
 
     def stop(self) -> None:
         """End the measured time."""
@@ -179,18 +159,6 @@ class InlineRecorder:
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
         """Return the statistics; see `LoaderRecorder.stats`."""
         return self._recorder.stats(since)
-
-
-def record_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
-    """Count the stored bytes of samples: of some, the others are extrapolated."""
-    if times.samples_due(len(samples)):
-        _count_bytes(times, samples)
-
-
-def _count_bytes(times: ThreadTimes, samples: Sequence[Any]) -> None:
-    some = samples[:: -(-len(samples) // COUNTED) or 1]
-    some = [getattr(sample, "stored", sample) for sample in some]  # below images
-    times.count_bytes(count_bytes(some), len(some))
 
 
 def _remote_counts() -> tuple[int, int, int]:

@@ -5,6 +5,8 @@ if the writer was in the middle of a change.
 """
 
 cimport cython
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
 from fastshard._core.pages cimport fs_exact_now
@@ -13,6 +15,11 @@ from fastshard._core.threads cimport fs_atomic_load, fs_atomic_store
 import os
 import threading
 import time
+
+from fastshard._core.dataset.gather import count_bytes
+
+cdef extern from "Python.h":
+    PyObject *PyThreadState_GetDict()
 
 cdef object close_file = os.close  # modules are cleared before clocks at the exit
 
@@ -26,11 +33,39 @@ cdef enum:
     BITS = 5                       # of a wait, below its highest one
     BUCKETS = 2048                 # of waits; the last one's upper end is above 2^64 ns
     ATTEMPTS = 10000               # reads of clocks that change meanwhile
+    COUNTED = 16                   # samples of a batch whose bytes are counted
 
 cdef uint64_t PROBE_EVERY = 20_000_000  # ns between probes of a step
 cdef uint64_t COUNT_EVERY = 10_000_000  # ns between counts of bytes
 cdef str SCHEDSTAT = "/proc/thread-self/schedstat"
 cdef tuple STEP_NAMES = ("fetch", "map", "collate", "full", "idle")
+cdef object CURRENT = object()  # key of a thread's times among its own objects
+
+
+cdef dict thread_objects():
+    """Return the calling thread's own objects."""
+    cdef PyObject *found = PyThreadState_GetDict()
+    if found is NULL:
+        raise MemoryError
+    return <dict> found
+
+
+cpdef ThreadTimes current_times():
+    """Return the times of the calling thread, or None outside of loaders."""
+    cdef PyObject *found = PyDict_GetItem(thread_objects(), CURRENT)
+    return None if found is NULL else <ThreadTimes> found
+
+
+cpdef object set_current_times(ThreadTimes times):
+    """Set the times of the calling thread."""
+    thread_objects()[CURRENT] = times
+
+
+def enter_step(step):
+    """Begin a step of the calling thread, if it belongs to a loader."""
+    cdef ThreadTimes times = current_times()
+    if times is not None:
+        times.switch_to(step_of(step))
 
 
 cdef int step_of(object name) except -1:
@@ -56,6 +91,9 @@ cdef class ThreadTimes:
     A thread is always in one step, from `enter` to the next `enter`: the steps add up
     to the thread's whole time. Code inside a step adds to `fetch`, `decode` and
     `resize`; that time is not counted for the step.
+
+    As a context, which must not be entered twice, they are those of the calling thread,
+    the consumer's, while it makes a batch.
 
     Parameters
     ----------
@@ -100,6 +138,7 @@ cdef class ThreadTimes:
     cdef uint64_t probed[NO_STEP]
     cdef uint64_t cpu[NO_STEP]
     cdef uint64_t runqueue[NO_STEP]
+    cdef ThreadTimes outer         # the thread's times outside of the context
     cdef int fd                    # of schedstat; -1: there is none
     cdef object owner              # process and thread that opened it
     cdef tuple base                # cpu and runqueue at the thread's start
@@ -117,6 +156,16 @@ cdef class ThreadTimes:
     def __reduce__(self):
         raise TypeError("ThreadTimes does not pickle")
 
+    def __enter__(self):
+        self.outer = current_times()
+        set_current_times(self)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.switch_to(IDLE)
+        set_current_times(self.outer)
+        self.outer = None
+
     def start(self, uint64_t since=0):
         """Begin idle, as if since an earlier time; called by the thread itself."""
         self.open_schedstat()
@@ -125,29 +174,31 @@ cdef class ThreadTimes:
         if since:
             self.since = since
 
-    def collate(self, uint64_t samples):
-        """Enter the step ``"collate"``; return `samples_due`."""
-        self.switch_to(COLLATE)
-        return self.samples_due(samples)
+    def collate(self, samples not None):
+        """Enter the step ``"collate"``; do what `count` does."""
+        self.count_at(samples, self.switch_to(COLLATE))
 
-    cpdef bint samples_due(self, uint64_t samples) except -1:
-        """Return whether `count_bytes` is due, after samples were read.
+    def count(self, samples not None):
+        """Count the stored bytes of samples that were read.
 
-        True once in `COUNT_EVERY`; the bytes of other samples are extrapolated.
+        Of some, once in `COUNT_EVERY`; the bytes of the others are extrapolated.
         """
-        cdef uint64_t now = fs_exact_now()
-        self.uncounted += samples
-        if now < self.next_count:
-            return False
-        self.next_count = now + COUNT_EVERY
-        return True
+        self.count_at(samples, fs_exact_now())
 
-    def count_bytes(self, uint64_t nbytes, uint64_t samples):
-        """Count the stored bytes of some of the samples that were read."""
-        self.bytes_read += scaled(nbytes, self.uncounted, samples)
+    cdef int count_at(self, samples, uint64_t now) except -1:
+        cdef uint64_t nbytes
+        cdef Py_ssize_t number = len(samples)
+        self.uncounted += number
+        if now < self.next_count:
+            return 0
+        self.next_count = now + COUNT_EVERY
+        some = samples[:: (number + COUNTED - 1) // COUNTED or 1]
+        nbytes, number = count_bytes(some), len(some)
+        self.bytes_read += scaled(nbytes, self.uncounted, number)
         self.uncounted = 0
         self.counted_bytes += nbytes
-        self.counted += samples
+        self.counted += number
+        return 0
 
     def enter(self, step):
         """End the step, and begin another; return the one that ended.
@@ -165,8 +216,11 @@ cdef class ThreadTimes:
         self.ended = self.since
         self.close_schedstat()
 
-    cdef int switch_to(self, int step) except -1:
+    cdef uint64_t switch_to(self, int step) except? 0:
+        """Enter a step, unless it is the current one; return the time."""
         cdef uint64_t now, spent, nested
+        if step == self.step:
+            return fs_exact_now()
         if self.probing:
             self.end_probe()
         now = fs_exact_now()
@@ -182,7 +236,7 @@ cdef class ThreadTimes:
         fs_atomic_store(&self.change, self.change + 1)
         if step < FULL and now >= self.next_probe[step]:
             self.begin_probe(now)
-        return 0
+        return now
 
     cdef int begin_probe(self, uint64_t now) except -1:
         self.next_probe[self.step] = now + PROBE_EVERY
@@ -344,7 +398,7 @@ cdef class ConsumerTimes:
 
     def ask(self, uint64_t ready=0):
         """Begin a wait, with a number of batches that are ready."""
-        cdef uint64_t now = fs_exact_now()
+        cdef uint64_t now = self.enter_step(self.step)
         fs_atomic_store(&self.change, self.change + 1)
         if self.first == 0:
             self.first = now
@@ -355,16 +409,11 @@ cdef class ConsumerTimes:
         self.asked = ready
         self.is_waiting = True
         fs_atomic_store(&self.change, self.change + 1)
-        if self.times is not None:
-            self.times.switch_to(self.step)
 
     cpdef object answer(self, uint64_t samples, uint64_t skipped=0):
         """End a wait with a batch of samples; `skipped` were left out."""
-        cdef uint64_t now, wait
-        if self.times is not None:
-            self.times.switch_to(IDLE)
-        now = fs_exact_now()
-        wait = now - self.last
+        cdef uint64_t now = self.enter_step(IDLE)
+        cdef uint64_t wait = now - self.last
         fs_atomic_store(&self.change, self.change + 1)
         self.wait += wait
         self.last = now
@@ -375,6 +424,10 @@ cdef class ConsumerTimes:
         self.ready += self.asked
         self.waits[bucket_of(wait)] += 1
         fs_atomic_store(&self.change, self.change + 1)
+
+    cdef uint64_t enter_step(self, int step) except? 0:
+        """Begin a step of the consumer's thread, if it has times; return the time."""
+        return fs_exact_now() if self.times is None else self.times.switch_to(step)
 
     def end_call(self, uint64_t samples, uint64_t skipped):
         """End a wait with a batch, or without one if it has no samples.
@@ -393,10 +446,7 @@ cdef class ConsumerTimes:
 
     cpdef object fail(self):
         """End a wait without a batch."""
-        cdef uint64_t now
-        if self.times is not None:
-            self.times.switch_to(IDLE)
-        now = fs_exact_now()
+        cdef uint64_t now = self.enter_step(IDLE)
         fs_atomic_store(&self.change, self.change + 1)
         self.wait += now - self.last
         self.last = now

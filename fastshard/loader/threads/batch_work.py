@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from fastshard.loader.buffers import BufferSet
 from fastshard.loader.source import BatchSource
-from fastshard.loader.times import current_times
+from fastshard.loader.times import enter_step
 
-__all__ = ["BatchSteps", "BatchWork", "LoaderOnError", "enter_step"]
+__all__ = ["BatchSteps", "BatchWork", "LoaderOnError"]
 
 LoaderOnError: TypeAlias = Literal["raise", "skip", "mask"]
-
-
-def enter_step(step: str) -> None:
-    """Begin a step of the running thread, for statistics."""
-    times = current_times()
-    if times is not None:
-        times.enter(step)
 
 
 class BatchWork:
@@ -228,17 +221,20 @@ class BatchSteps:
         self, work: BatchWork, items: list[Any], buffers: BufferSet | None
     ) -> Any:
         while True:
-            rows = [row for row in range(len(items)) if row not in work.failures]
+            rows: Sequence[int] = range(len(items))
+            good = items
+            if work.failures:
+                rows = [row for row in rows if row not in work.failures]
+                good = [items[row] for row in rows]
             if not rows:
                 return None
-            good = items if len(rows) == len(items) else [items[row] for row in rows]
             try:
                 return self.source.collate(good, buffers)
             except Exception:
                 if self._on_error == "raise" or not self._check(work, items, rows):
                     raise
 
-    def _check(self, work: BatchWork, items: list[Any], rows: list[int]) -> bool:
+    def _check(self, work: BatchWork, items: list[Any], rows: Sequence[int]) -> bool:
         """Find the samples that only collation finds unreadable; skip them."""
         found = False
         for row in rows:

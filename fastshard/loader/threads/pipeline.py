@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard.loader.buffers import Allocate, BufferSet
 from fastshard.loader.recorder import LoaderRecorder
-from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, enter_step
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
+from fastshard.loader.times import enter_step
 
 if TYPE_CHECKING:
     from fastshard.remote.scheduler import Request
@@ -236,9 +237,10 @@ class Pipeline:
     def _make(self, work: BatchWork) -> None:
         """Make a whole batch of a local dataset that needs no preparation."""
         began = time.perf_counter_ns()
-        self._fetch(work)
-        self._prepare_chunk(work, 0, work.rows)
+        self._steps.fetch(work)
+        self._steps.collate(work, work.buffers)
         with self._lock:
+            self._end_work(work)
             # Others may have run meanwhile: about the least of the last batches.
             made = time.perf_counter_ns() - began
             self._make_ns = min(made, self._make_ns * 5 // 4 or made)
@@ -312,6 +314,8 @@ class Pipeline:
     def _chunk(self, work: BatchWork) -> int:
         if self._is_prepared or work.error is not None:
             return work.rows
+        if work.number == 0:  # the consumer waits: threads are to end together
+            return MIN_CHUNK
         share = work.rows // (CHUNKS_PER_THREAD * self._options.threads)
         return min(max(share, MIN_CHUNK), MAX_CHUNK)
 
@@ -324,6 +328,9 @@ class Pipeline:
         self._works.append(work)
         if not self._is_remote:
             work.buffers = self._take_buffers()
+            if self._is_prepared:  # whoever opens it makes all of it
+                work.is_fetched = True
+                work.claimed = work.rows
         return work
 
     def _take_buffers(self) -> BufferSet:
@@ -354,9 +361,6 @@ class Pipeline:
     def _open_chunks(self, work: BatchWork) -> None:
         """Let threads claim chunks of a batch that was fetched."""
         work.is_fetched = True
-        if self._is_prepared and not self._is_remote:
-            work.claimed = work.rows  # by the thread that fetched it
-            return
         self._wake(-(-work.rows // self._chunk(work)) - (not self._is_remote))
 
     def _prepare_chunk(self, work: BatchWork, row: int, stop: int) -> None:
@@ -369,11 +373,14 @@ class Pipeline:
                 return
         self._steps.collate(work, work.buffers)
         with self._lock:
-            work.is_done = True
-            self.ready += 1
-            if self._is_waiting and self._works and self._works[0] is work:
-                self._is_waiting = False
-                self._gate.release()
+            self._end_work(work)
+
+    def _end_work(self, work: BatchWork) -> None:
+        """Count a batch that is made; wake the consumer if it waits for that one."""
+        work.is_done = True
+        self.ready += 1
+        if self._works and self._works[0] is work:
+            self._release_consumer()
 
     def _wake(self, count: int = 1) -> None:
         """Let idle threads look for work."""
