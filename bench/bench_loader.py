@@ -233,7 +233,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_vectors(folder: Path) -> Epoch:
-    ds = fastshard.open(folder).select_fields("npy")
+    ds = fastshard.open(folder)
 
     def batches() -> Iterator[Any]:
         with ds.loader(epochs.BATCH) as loader:
