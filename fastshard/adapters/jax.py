@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fastshard.adapters.wrapper import LoaderWrapper
+from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +48,8 @@ def loader(
 
     Raises
     ------
+    FastshardError
+        With a batch: a field has a dtype that JAX lacks.
     ValueError
         An option is out of range.
 
@@ -96,7 +99,12 @@ class ArrayLoader(LoaderWrapper):
     def _convert_array(self, array: NDArray[Any]) -> Any:
         if array.dtype.kind in KEPT:
             return array
-        return jax.device_put(array, self._device)
+        try:
+            return jax.device_put(array, self._device)
+        except TypeError as error:
+            raise FastshardError(
+                f"JAX cannot use an array of {array.dtype} {array.shape}: {error}"
+            ) from error
 
     def _convert_batch(self, batch: Any) -> Any:
         # Waits here, not when the next batch is asked for: until then a step may have

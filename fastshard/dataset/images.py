@@ -148,6 +148,9 @@ def image_fields(
     """
     from fastshard.loader.images import ImageOptions, ImageReader
 
+    if not isinstance(field, Iterable):
+        kind = type(field).__name__
+        raise TypeError(f"field must be str or a sequence of them, got {kind}")
     names = [field] if isinstance(field, str) else list(field)
     for name in names:
         if not isinstance(name, str):

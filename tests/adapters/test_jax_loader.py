@@ -57,6 +57,16 @@ def test_text_stays_as_it_is(ds):
     assert isinstance(batch["n"], jax.Array)
 
 
+@pytest.mark.parametrize("dtype", [">f4", "V5", [("a", "i4"), ("b", "f8")]])
+def test_dtypes_that_jax_lacks_are_named(ds, dtype):
+    arrays = ds.map(lambda sample: np.zeros(3, dtype))
+    with (
+        loader(arrays, SIZE) as batches,
+        pytest.raises(fastshard.FastshardError, match="JAX cannot use an array of"),
+    ):
+        next(batches)
+
+
 def test_a_state_continues_as_that_of_batches(ds):
     with loader(ds, SIZE, drop_last=True) as arrays:
         assert len(arrays) == COUNT // SIZE
