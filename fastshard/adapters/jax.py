@@ -107,6 +107,6 @@ class ArrayLoader(LoaderWrapper):
             ) from error
 
     def _convert_batch(self, batch: Any) -> Any:
-        # Waits here, not when the next batch is asked for: until then a step may have
-        # taken the arrays' memory for its results ("donated" buffers).
+        # Not at the next batch: until then a step may have taken the arrays' memory for
+        # its results ("donated" buffers).
         return jax.block_until_ready(super()._convert_batch(batch))

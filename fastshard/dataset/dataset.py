@@ -954,7 +954,7 @@ class Dataset(BaseDataset[T_co]):
             ``"stream"``: windows of all documents after each other. ``"best-fit"``:
             rows of whole documents, packed in blocks of 10,000 documents by best fit
             in decreasing order of length, with zeros behind; longer documents are cut
-            into rows, and what is left of them is packed.
+            into rows, and the remainder is packed.
         documents : bool, default False
             Windows are dicts: ``tokens``; ``document``, int32 [length], the number of
             each token's document, from 0 in a window; and ``position``, int32

@@ -90,7 +90,7 @@ def decode_jpeg(
     decoder : str or None
         One of `DECODER_NAMES`; None chooses.
     fill : bool
-        Return what there is of a truncated JPEG, grey below.
+        Fill the missing rows of a truncated JPEG with grey.
 
     Returns
     -------

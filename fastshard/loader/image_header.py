@@ -174,14 +174,14 @@ def read_header(view: memoryview) -> ImageHeader:
 
 def _read_jpeg(view: memoryview) -> ImageHeader:
     width, height, *facts, exif, xmp = jpeg.read_jpeg(view)
-    turn: int | None = None
+    orientation: int | None = None
     if exif:
         parts = [bytes(view[at : at + size]) for at, size in exif]
-        turn = read_exif_orientation(b"".join(parts))
-    if turn is None and xmp is not None:
-        turn = _read_xmp_orientation(view[xmp[0] : sum(xmp)])
-    turn = 1 if turn is None or not 1 <= turn <= 8 else turn
-    return ImageHeader("JPEG", width, height, turn, JpegHeader._make(facts))
+        orientation = read_exif_orientation(b"".join(parts))
+    if orientation is None and xmp is not None:
+        orientation = _read_xmp_orientation(view[xmp[0] : sum(xmp)])
+    orientation = 1 if orientation is None or not 1 <= orientation <= 8 else orientation
+    return ImageHeader("JPEG", width, height, orientation, JpegHeader._make(facts))
 
 
 def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, int]:
@@ -255,9 +255,9 @@ def _orientation_of_value(kind: int, found: tuple[float, ...]) -> int:
     if kind in EXIF_TEXTS:
         return 1
     value, divisor = (*found, 1)[:2]
-    for turn in range(1, 9):
-        if value == turn * divisor and divisor:
-            return turn
+    for orientation in range(1, 9):
+        if value == orientation * divisor and divisor:
+            return orientation
     return 1
 
 

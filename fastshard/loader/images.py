@@ -268,7 +268,7 @@ class ImageReader:
         check_pixels(header.width, header.height, options.max_pixels)
         assert header.jpeg is not None
         one = options.mode == "L" and header.jpeg.components == 1
-        picture.place(header.width, header.height, header.orientation or 1)
+        picture.choose_box(header.width, header.height, header.orientation or 1)
         # libjpeg writes a lossless one as a whole, whatever the size asked for.
         factor = 1 if header.jpeg.is_lossless else picture.factor()
         with _Timed("decode") as timed:
@@ -292,24 +292,24 @@ class ImageReader:
             check_pixels(header.width, header.height, most)
         with _Timed("decode") as timed:
             opened = open_image(view, header.kind, most)
-            array, turn = opened.decode(CHANNELS[self.options.mode])
+            array, orientation = opened.decode(CHANNELS[self.options.mode])
             timed.count(array.nbytes, False)
-        turn = turn if header.orientation is None else header.orientation
-        picture.place(array.shape[1], array.shape[0], turn)
+        orientation = orientation if header.orientation is None else header.orientation
+        picture.choose_box(array.shape[1], array.shape[0], orientation)
         return picture.finish(array)
 
     def _read_own(
         self, decoder: ImageDecoder, view: memoryview, picture: _Picture
     ) -> NDArray[Any]:
-        turn = 1
+        orientation = 1
         if bytes(view[:2]) == b"\xff\xd8":
             header = read_header(view)
             check_pixels(header.width, header.height, self.options.max_pixels)
-            turn = header.orientation or 1
+            orientation = header.orientation or 1
         with _Timed("decode") as timed:
             array = decode_own(decoder, view, self.options.max_pixels)
             timed.count(array.nbytes, False)
-        picture.place(array.shape[1], array.shape[0], turn)
+        picture.choose_box(array.shape[1], array.shape[0], orientation)
         return picture.finish(array)
 
 
@@ -326,16 +326,16 @@ class _Picture:
         self._draw = draw
         self._out = out
         self._channels = CHANNELS[options.mode]
-        self._turn = 1
+        self._orientation = 1
         self._flip = False
         self._sides = (0, 0)  # oriented height and width
         self._box: Box | None = None  # of the oriented picture; None: all of it
 
-    def place(self, width: int, height: int, turn: int) -> None:
+    def choose_box(self, width: int, height: int, orientation: int) -> None:
         """Choose box and flip for a stored size and an orientation."""
         options = self._options
-        self._turn = turn = turn if options.orient else 1
-        if turn >= 5:
+        self._orientation = orientation = orientation if options.orient else 1
+        if orientation >= 5:
             width, height = height, width
         self._sides = height, width
         if options.size is not None and max(width, height) > MAX_RESIZED_SIDE:
@@ -377,8 +377,8 @@ class _Picture:
                 height, width = self._sides
                 self._sides = -(-height // k), -(-width // k)
                 # The last block is filled up: in front, where it becomes the first.
-                right = -width % k if self._turn in MIRRORED_X else 0
-                down = -height % k if self._turn in MIRRORED_Y else 0
+                right = -width % k if self._orientation in MIRRORED_X else 0
+                down = -height % k if self._orientation in MIRRORED_Y else 0
                 self._box = (
                     (x0 + right) / k,
                     (y0 + down) / k,
@@ -412,18 +412,18 @@ class _Picture:
                 out[...] = array
                 return out
             if self._box is None:
-                orient_into(array, out, self._turn, self._flip)
+                orient_into(array, out, self._orientation, self._flip)
                 return out
-            if self._turn != 1:
+            if self._orientation != 1:
                 turned = _scratch.take(1, (*self._sides, self._channels))
-                orient_into(array, turned, self._turn)
+                orient_into(array, turned, self._orientation)
                 array = turned
             resize_into(array, self._box, out, flip=self._flip)
         return out
 
     def _is_final(self, shape: tuple[int, ...]) -> bool:
         """Return whether decoded pixels of a shape are the row's."""
-        if self._turn != 1 or self._flip or shape[2] != self._channels:
+        if self._orientation != 1 or self._flip or shape[2] != self._channels:
             return False
         if self._box is None:
             return True

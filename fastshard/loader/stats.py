@@ -1,4 +1,4 @@
-"""Statistics of a loader: who waits for whom, and what to do about it."""
+"""Statistics of a loader: times of its consumer and threads, verdict, advice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LoaderTotals:
     counts : dict of str to int
         ``batches``, ``samples`` and the other counts of `LoaderStats`.
     ready : int
-        Sum of the batches that were ready when one was asked for.
+        Sum of the numbers of batches that were ready when one was requested.
     waits : dict of int to int
         Number of waits by bucket.
     threads : int
@@ -113,7 +113,7 @@ class LoaderStats:
     filled : int
         Truncated images that were filled, with ``truncated="fill"``.
     ready : float
-        Batches that were ready when one was asked for, mean.
+        Mean number of batches that were ready when one was requested.
     wait_p50, wait_p99 : float
         Median and 99th percentile of the waits for a batch, seconds, within 2 %.
     requests, retries, cache_hits : int
@@ -198,14 +198,14 @@ class LoaderStats:
         """The change that the verdict suggests, in one sentence."""
         verdict = self.verdict
         if verdict is None:
-            return f"{self.batches} batches tell nothing: {LEAST_BATCHES} are needed"
+            return f"{self.batches} batches are too few: {LEAST_BATCHES} are needed"
         if verdict == "consumer" and self.wait >= LITTLE_WAIT * self.wall:
             return (
                 "the consumer holds the GIL while the threads need it: let its step "
                 "run in compiled code that releases the GIL"
             )
         if verdict == "consumer":
-            return "batches are ready before they are asked for: the loader is enough"
+            return "batches are ready when requested: the loader is fast enough"
         if verdict == "storage":
             return (
                 "bytes come slowly: a larger ahead= asks for more of them at once; for "

@@ -29,7 +29,7 @@ cdef enum:
     BLOCK = 32                     # documents between two sums of the upper level
     LINE = 64                      # bytes of a cache line
     LINE_SUMS = 8                  # numbers in one
-    AHEAD = 32 << 10               # bytes behind a document asked for together
+    AHEAD = 32 << 10               # bytes whose residency is asked at a time
     NEAR = 12                      # documents of a window whose extents are prefetched
 
 cdef int64_t MAX_TOKENS = <int64_t> 1 << 60  # of all documents
@@ -296,7 +296,7 @@ cdef class WindowBatch:
 
     cdef TokenTable table
     cdef Pieces pieces
-    cdef Runs runs                 # None: documents and positions are not asked for
+    cdef Runs runs                 # None: without documents and positions
     cdef bint page_in
     cdef Py_ssize_t length
     cdef Py_buffer out
@@ -387,7 +387,7 @@ cdef class WindowBatch:
     cdef int add_tokens(
         self, Py_ssize_t document, int64_t start, int64_t size, uint8_t *to
     ) except -1:
-        """Add some tokens of a document to what is copied."""
+        """Add some tokens of a document to the pieces to copy."""
         cdef TokenTable table = self.table
         cdef Pieces pieces = self.pieces
         cdef Shard shard
@@ -453,7 +453,7 @@ cdef class WindowBatch:
             member += LINE_SUMS
 
     cdef int add_windows(self, const int64_t *tokens, Py_ssize_t count) except -1:
-        """Add windows by their first tokens; the look-ups of all go on together."""
+        """Add windows by their first tokens; their look-ups are interleaved."""
         cdef TokenTable table = self.table
         cdef Py_ssize_t *found = <Py_ssize_t *> malloc(
             (count + 1) * sizeof(Py_ssize_t)
