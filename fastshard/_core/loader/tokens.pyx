@@ -83,6 +83,20 @@ cdef class Runs:
                 positions[run.at + i] = <int32_t> i if run.document >= 0 else 0
 
 
+cdef inline Py_ssize_t find_last(
+    const int64_t *sums, Py_ssize_t low, Py_ssize_t high, int64_t token
+) noexcept nogil:
+    """Return the last of the sums before `high` that is at most `token`, else `low`."""
+    cdef Py_ssize_t middle
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        if sums[middle] <= token:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 @cython.final
 cdef class TokenTable:
     """The documents of a dataset in order: running sums of lengths, and members.
@@ -175,29 +189,13 @@ cdef class TokenTable:
 
     cdef Py_ssize_t find_block(self, int64_t token) noexcept nogil:
         """Return the block of documents that holds a token."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.blocks
-        cdef Py_ssize_t middle
-        while high - low > 1:
-            middle = low + (high - low) // 2
-            if self.tops[middle] <= token:
-                low = middle
-            else:
-                high = middle
-        return low
+        return find_last(self.tops, 0, self.blocks, token)
 
     cdef Py_ssize_t find_in(self, Py_ssize_t block, int64_t token) noexcept nogil:
         """Return the document that holds a token: the last that begins up to it."""
-        cdef Py_ssize_t low = block * BLOCK
-        cdef Py_ssize_t high = min(low + BLOCK, self.documents)
-        cdef Py_ssize_t middle
-        while high - low > 1:
-            middle = low + (high - low) // 2
-            if self.sums[middle] <= token:
-                low = middle
-            else:
-                high = middle
-        return low
+        cdef Py_ssize_t first = block * BLOCK
+        cdef Py_ssize_t end = min(first + BLOCK, self.documents)
+        return find_last(self.sums, first, end, token)
 
     cdef void prefetch_sums(self, Py_ssize_t block) noexcept nogil:
         """Prefetch the sums of a block into the CPU cache."""
