@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from fastshard.dataset.loading import LoadedDataset
     from fastshard.formats.sample import Sample
-    from fastshard.loader.buffers import Allocate, BufferSet
+    from fastshard.loader.buffers import Allocate
     from fastshard.loader.loader import Loader, LoaderOnError
 
 __all__ = ["BaseDataset"]
@@ -895,26 +895,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Map and decode items that `_fetch` returned for `positions`."""
         return items
 
-    def _prepare_rows(
-        self,
-        items: list[Any],
-        positions: Sequence[int],
-        row: int,
-        rows: int,
-        buffers: BufferSet | None,
-    ) -> list[Any]:
-        """Map items as `_finish` does, and decode their images, into a batch if given.
-
-        Parameters
-        ----------
-        items, positions
-            As for `_finish`.
-        row, rows : int
-            The first item's row in the batch, and the number of its rows.
-        buffers : BufferSet or None
-            Memory of the batch. None: each image gets its own memory.
-        """
-        return self._finish(items, positions)
+    @property
+    def _has_images(self) -> bool:
+        """True if items have images, which are decoded after `_finish`."""
+        return False
 
     def _loaded_parts(
         self, collate: Callable[[list[Any]], Any]

@@ -40,7 +40,6 @@ from fastshard.dataset.images import (
     ImageSample,
     base_position,
     check_rows,
-    decode_rows,
     image_fields,
     read_pictures,
 )
@@ -76,7 +75,6 @@ if TYPE_CHECKING:
     from fastshard.dataset.images import Crop, ImageDecoder, ImageMode, Truncated
     from fastshard.dataset.tokens import TokenDataset
     from fastshard.dataset.verify import Fault
-    from fastshard.loader.buffers import BufferSet
     from fastshard.loader.tokens import Packing
 
 __all__ = [
@@ -393,18 +391,9 @@ class Dataset(BaseDataset[T_co]):
     def _is_finished(self) -> bool:
         return not self._stages and self._images is None
 
-    def _prepare_rows(
-        self,
-        items: list[Any],
-        positions: Sequence[int],
-        row: int,
-        rows: int,
-        buffers: BufferSet | None,
-    ) -> list[Any]:
-        items = self._finish(items, positions)
-        if self._images is None:
-            return items
-        return decode_rows(items, row, rows, buffers)
+    @property
+    def _has_images(self) -> bool:
+        return self._images is not None
 
     def _name_at(self, position: int) -> str:
         sample = self._get_samples([position])[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastshard.dataset.batch import Collation
+from fastshard.dataset.images import decode_rows
 
 if TYPE_CHECKING:
     from fastshard.dataset.order.plan import Plan
@@ -25,14 +26,9 @@ class LoadedDataset(Protocol):
     @property
     def _is_remote(self) -> bool: ...
     def _fetch(self, positions: Sequence[int]) -> list[Any]: ...
-    def _prepare_rows(
-        self,
-        items: list[Any],
-        positions: Sequence[int],
-        row: int,
-        rows: int,
-        buffers: BufferSet | None,
-    ) -> list[Any]: ...
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]: ...
+    @property
+    def _has_images(self) -> bool: ...
     def _name_at(self, position: int) -> str: ...
     def _state_after(
         self, done: int, skipped: int | None = None
@@ -64,6 +60,7 @@ class DatasetSource:
         self._count: int | None = None
         self.is_prepared = dataset._is_finished
         self.is_remote = dataset._is_remote
+        self._has_images = dataset._has_images
 
     def __len__(self) -> int:
         if self._count is None:
@@ -79,8 +76,11 @@ class DatasetSource:
     ) -> list[Any]:
         """Map and decode samples; see `BatchSource`."""
         positions = range(position, position + len(items))
+        items = self._dataset._finish(items, positions)
+        if not self._has_images:
+            return items
         shared = buffers if isinstance(self._collate, Collation) else None
-        return self._dataset._prepare_rows(items, positions, row, rows, shared)
+        return decode_rows(items, row, rows, shared)
 
     def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:
         """Return the batch of prepared samples; see `BatchSource`."""

@@ -481,6 +481,7 @@ class LoadedWindows:
     """
 
     _is_finished = True
+    _has_images = False
 
     def __init__(self, dataset: TokenDataset[Any]) -> None:
         self._dataset = dataset
@@ -497,14 +498,7 @@ class LoadedWindows:
         self._dataset._page_in(positions)
         return list(positions)
 
-    def _prepare_rows(
-        self,
-        items: list[Any],
-        positions: Sequence[int],
-        row: int,
-        rows: int,
-        buffers: BufferSet | None,
-    ) -> list[Any]:
+    def _finish(self, items: list[Any], positions: Sequence[int]) -> list[Any]:
         return items
 
     def _name_at(self, position: int) -> str:

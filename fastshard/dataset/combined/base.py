@@ -22,7 +22,6 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
-from fastshard.dataset.images import decode_rows
 from fastshard.dataset.iteration import (
     ErrorHandler,
     SampleIterator,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard.dataset.images import ImageSample
-    from fastshard.loader.buffers import BufferSet
 
 __all__ = [
     "CombinedDataset",
@@ -262,15 +260,9 @@ class CombinedDataset(BaseDataset[T_co]):
         items = self._finish_parts(items)
         return self._map_items(items, positions) if self._stages else items
 
-    def _prepare_rows(
-        self,
-        items: list[Any],
-        positions: Sequence[int],
-        row: int,
-        rows: int,
-        buffers: BufferSet | None,
-    ) -> list[Any]:
-        return decode_rows(self._finish(items, positions), row, rows, buffers)
+    @property
+    def _has_images(self) -> bool:
+        return any(part._has_images for part in self._parts())
 
     def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
         """Return a dataset of ``fn(item)``, called on access.
