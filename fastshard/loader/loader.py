@@ -209,17 +209,18 @@ class Loader(Iterator[T_co]):
             )
         if not self._lock.acquire(blocking=False):
             raise ValueError("another thread is in this iterator")
-        consumer, pipeline = self._recorder.consumer, self._pipeline
-        consumer.ask(0 if pipeline is None else pipeline.ready)
         try:
-            done, skipped = self._done, self._skipped
-            batch = self._next()
-            skipped = self._skipped - skipped
-            consumer.answer(self._done - done - skipped, skipped)
-            return batch
-        except BaseException:
-            consumer.fail()
-            raise
+            consumer, pipeline = self._recorder.consumer, self._pipeline
+            consumer.ask(0 if pipeline is None else pipeline.ready)
+            try:
+                done, skipped = self._done, self._skipped
+                batch = self._next()
+                skipped = self._skipped - skipped
+                consumer.answer(self._done - done - skipped, skipped)
+                return batch
+            except BaseException:
+                consumer.fail()
+                raise
         finally:
             self._lock.release()
 

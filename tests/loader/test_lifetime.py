@@ -226,6 +226,22 @@ def test_an_interrupted_consumer_ends_the_threads_and_goes_on(ds):
     assert found == list(range(COUNT))
 
 
+def test_an_interrupt_before_the_wait_releases_the_loader(ds):
+    class Interrupted:
+        def ask(self, ready):
+            raise KeyboardInterrupt
+
+    loader = ds.loader(4)
+    recorder = loader._recorder
+    times, recorder.consumer = recorder.consumer, Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        next(loader)
+    recorder.consumer = times
+    next(loader)
+    assert loader.position == 4
+    loader.close()
+
+
 @forks_beside_threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
