@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from fastshard._core.dataset.shard cimport SampleDecoder
+from fastshard._core.dataset.shard cimport SampleDecoder, SamplesBase
 from fastshard._core.table.order cimport Order
 
 
@@ -28,6 +28,7 @@ cdef class SampleLocator:
     cdef Py_ssize_t wrap(self, Py_ssize_t i) except -1
     cdef Py_ssize_t find_shard(self, Py_ssize_t i) noexcept
     cdef void locate(self, Py_ssize_t i, location_t *location) noexcept
+    cdef SamplesBase open_samples(self, Py_ssize_t shard)
     cdef object sample_at(self, location_t location)
 
 

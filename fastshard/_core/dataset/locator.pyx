@@ -146,14 +146,18 @@ cdef class SampleLocator:
         location.shard = self.find_shard(i)
         location.at = i - self.starts[location.shard]
 
+    cdef SamplesBase open_samples(self, Py_ssize_t shard):
+        """Return the samples of a shard; open it on first use."""
+        cdef object samples = self.samples[shard]
+        if samples is None:
+            samples = self.open_shard(shard)
+        if self.used is not None:
+            self.used[shard] = 1
+        return <SamplesBase?> samples
+
     cdef object sample_at(self, location_t location):
         """Return the sample at a location; open its shard on first use."""
-        cdef object samples = self.samples[location.shard]
-        if samples is None:
-            samples = self.open_shard(location.shard)
-        if self.used is not None:
-            self.used[location.shard] = 1
-        return (<SamplesBase?> samples).item(location.at)
+        return self.open_samples(location.shard).item(location.at)
 
 
 @cython.final

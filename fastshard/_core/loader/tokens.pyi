@@ -6,10 +6,6 @@ from numpy.typing import NDArray
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
-class Runs:
-    def __new__(cls) -> Runs: ...
-
-@final
 class TokenTable:
     @property
     def documents(self) -> int: ...
@@ -33,7 +29,7 @@ class TokenTable:
         documents: Any = None,
         positions: Any = None,
         page_in: bool = False,
-    ) -> None: ...
+    ) -> bool: ...
     def gather_rows(
         self,
         rows: NDArray[np.int64],
@@ -42,7 +38,7 @@ class TokenTable:
         documents: Any = None,
         positions: Any = None,
         page_in: bool = False,
-    ) -> None: ...
+    ) -> bool: ...
     def pack(self, length: int, block: int) -> PackedRows: ...
 
 @final
