@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
@@ -34,6 +34,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
+Take = Callable[[int], Iterable[tuple[int, Any]]]
 
 
 class SampleIterator(Iterator[T_co], Protocol[T_co]):
@@ -209,6 +210,8 @@ class BatchIterator(Iterator[T_co]):
     Parameters
     ----------
     samples : SampleIterator
+        One that has ``take(count)`` gives the next samples with their positions, fewer
+        at the end, at once.
     count : int or callable
         The number of samples, or a function that counts them on demand.
     size : int
@@ -242,6 +245,7 @@ class BatchIterator(Iterator[T_co]):
         on_error: ErrorHandler | None,
     ) -> None:
         self._samples = samples
+        self._take: Take | None = getattr(samples, "take", None)
         self._count = count
         self._size = size
         self._collate = collate
@@ -325,6 +329,8 @@ class BatchIterator(Iterator[T_co]):
         if not callable(self._count) and len(self) == 0:
             raise StopIteration
         pending, samples = self._pending, self._samples
+        if self._take is not None:
+            pending.extend(self._take(self._size - len(pending)))
         while len(pending) < self._size:
             try:
                 sample = next(samples)

@@ -458,6 +458,12 @@ class WindowNumbers(Iterator[int]):
         self.position = position + 1
         return position
 
+    def take(self, count: int) -> Iterable[tuple[int, int]]:
+        """Return the next windows with their positions, fewer at the end, at once."""
+        start = self.position
+        self.position = stop = max(start, min(start + count, self._count))
+        return zip(range(start, stop), range(start, stop), strict=True)
+
     def __length_hint__(self) -> int:
         return self._count - self.position
 

@@ -600,12 +600,16 @@ cdef class WindowBatch:
         cdef const part_t *part
         cdef int64_t item = self.table.item
         cdef Py_ssize_t k
-        for k in range(self.count + AHEAD):
-            if k < self.count and not self.find_data(&self.parts[k]):
+        cdef int line
+        for k in range(self.count):
+            if not self.find_data(&self.parts[k]):
                 return False
-            if k >= AHEAD:
-                part = &self.parts[k - AHEAD]
-                memcpy(self.memory_of(part.at), part.data, part.size * item)
+        for k in range(self.count):
+            if k + AHEAD < self.count:
+                for line in range(HEAD_LINES):
+                    fs_prefetch_line(self.parts[k + AHEAD].data + line * LINE)
+            part = &self.parts[k]
+            memcpy(self.memory_of(part.at), part.data, part.size * item)
         return True
 
     cdef bint find_data(self, part_t *part) noexcept nogil:
@@ -618,7 +622,6 @@ cdef class WindowBatch:
         cdef uint64_t data = <uint64_t> self.table.length(part.document) * item
         cdef Py_ssize_t member = self.kept[part.document]
         cdef uint64_t offset, nbytes
-        cdef int line
         if part.size == 0:         # `data` is not read
             part.data = <const uint8_t *> part
             return True
@@ -630,8 +633,6 @@ cdef class WindowBatch:
             return False
         # The part ends in the document: `start + size <= length`.
         part.data = held.base + offset + (nbytes - data) + <uint64_t> part.start * item
-        for line in range(HEAD_LINES):
-            fs_prefetch_line(part.data + line * LINE)
         return True
 
     # Other shards
