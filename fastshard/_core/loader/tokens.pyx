@@ -2,8 +2,8 @@
 
 A document is a field of a sample. A `TokenTable` has the running sums of the documents'
 lengths and, above them, the sum before each block of documents: a token is found by
-bisection in both. Windows are copied from the shards' memory without the GIL; documents
-are no objects.
+bisection in both. Documents are no objects: windows of resident shards are copied from
+their maps without the GIL, other windows are read as pieces.
 """
 
 cimport cython
@@ -29,11 +29,12 @@ cdef enum:
     BLOCK = 32                     # documents between two sums of the upper level
     LINE = 64                      # bytes of a cache line
     LINE_SUMS = 8                  # numbers in one
-    WARM_BYTES = 32 << 10          # bytes whose residency is asked together
+    WARM_BYTES = 32 << 10          # bytes whose residency is asked at a time
     AHEAD = 8                      # parts whose first bytes are prefetched
     HEAD_LINES = 4                 # cache lines of them
 
-cdef int64_t MAX_TOKENS = <int64_t> 1 << 60  # of all documents
+cdef int64_t MAX_BYTES = <int64_t> 1 << 60  # of all documents
+cdef int64_t MAX_LENGTH = (<int64_t> 1 << 31) - 1  # tokens of a window
 cdef int64_t MAX_ROOM = <int64_t> 1 << 48  # rows, and segments of rows
 
 
@@ -120,6 +121,7 @@ cdef class TokenTable:
         cdef Py_buffer given, kept
         cdef const int64_t *found
         cdef Py_ssize_t i
+        cdef int64_t most
         if itemsize < 1 or len(separator) not in (0, itemsize):
             raise ValueError(f"a token of {itemsize} bytes, got {len(separator)}")
         if len(lengths) != locator.count or len(members) != locator.count:
@@ -140,10 +142,11 @@ cdef class TokenTable:
         self.sums = int64s_of(self.sums_array, &kept, True)
         PyBuffer_Release(&kept)    # the array is private: it is never resized
         found = int64s_of(lengths, &given)
+        most = MAX_BYTES // itemsize
         try:
             for i in range(self.documents):
-                if not 0 <= found[i] <= MAX_TOKENS - self.sums[i] - 1:
-                    raise ValueError(f"more than {MAX_TOKENS:,} tokens")
+                if not 0 <= found[i] <= most - self.sums[i] - 1:
+                    raise ValueError(f"more than {most:,} tokens")
                 self.sums[i + 1] = self.sums[i] + found[i] + self.between
         finally:
             PyBuffer_Release(&given)
@@ -323,7 +326,11 @@ cdef class WindowBatch:
 
     cdef int begin(self, Py_ssize_t windows, Py_ssize_t length) except -1:
         """Hold the buffers; check their sizes."""
-        cdef Py_ssize_t size = windows * length
+        cdef int64_t item = self.table.item
+        cdef Py_ssize_t size
+        if not 0 < length <= MAX_LENGTH or windows > MAX_BYTES // (length * item):
+            raise ValueError(f"{windows:,} windows of {length:,} tokens")
+        size = windows * length
         self.length = length
         self.kept = <const uint32_t *> bytes_of(self.table.members, &self.members)
         self.buffers = 1
@@ -331,9 +338,9 @@ cdef class WindowBatch:
             return 0
         bytes_of(self.target, &self.out, True)
         self.buffers = 2
-        if self.out.len != size * self.table.item:
+        if self.out.len != size * item:
             raise ValueError(
-                f"expected {size * self.table.item:,} bytes of memory for {windows:,} "
+                f"expected {size * item:,} bytes of memory for {windows:,} "
                 f"windows, got {self.out.len:,}"
             )
         if self.numbers is None:

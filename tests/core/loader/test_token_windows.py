@@ -234,3 +234,11 @@ def test_threads_gather_together(folder, documents):
 
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(work, range(100)))
+
+
+def test_lengths_of_windows_are_checked(folder):
+    with fastshard.open(folder) as ds:
+        table = table_of(ds)
+        for length in (0, -1, 2**31, 2**62):
+            with pytest.raises(ValueError, match="windows of"):
+                table.gather_stream(np.array([0, 1]), length, None, page_in=True)
