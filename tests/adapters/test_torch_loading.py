@@ -53,7 +53,7 @@ def run(folder, tmp_path):
     [
         ("fork", 8),
         pytest.param("forkserver", 8 if LONG else 3, marks=slow),
-        ("spawn", 8 if LONG else 3),
+        ("spawn", 8 if LONG else 2),
     ],
 )
 def test_many_workers_keep_the_order(run, method, workers):
@@ -126,7 +126,7 @@ assert sorted(ranks) == list(range(103))
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2, 8])
+@pytest.mark.parametrize("workers", [0, 2, pytest.param(8, marks=slow)])
 def test_a_stateful_loader_resumes_at_its_state(run, workers):
     pytest.importorskip("torchdata", reason="torch has no wheel for this Python")
     run(
@@ -280,7 +280,7 @@ assert batch["__lengths__"]["x"].tolist() == [[0], [1], [2]]
     )
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
 def test_held_batches_are_not_overwritten(run, method):
     run(
         """
@@ -512,7 +512,8 @@ def rank(k, world, folder, store):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(rank, (4, sys.argv[1], sys.argv[2]), nprocs=4)
+    args = 4, sys.argv[1], sys.argv[2]
+    mp.start_processes(rank, args, nprocs=4, start_method="fork")
     print("all")
 """
 

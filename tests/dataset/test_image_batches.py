@@ -8,7 +8,7 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import RaggedError
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 from support.processes import run_script
 from support.tars import write_tar
 
@@ -126,7 +126,7 @@ def torch_runs(tmp_path):
 
 
 @not_sanitized
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
 def test_torch_s_default_collation_takes_decoded_images(make, torch_runs, method):
     torch_runs(
         """

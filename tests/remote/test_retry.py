@@ -270,7 +270,7 @@ def test_only_the_deadline_bounds_attempts_by_default(server):
     file = open_remote(url, make_settings({"timeout": 1.5}, [url]))
     server.behave("/0.tar", lambda exchange: plain(503))
     begun = time.monotonic()
-    with pytest.raises(RemoteError, match="(status 503|within 1.5 s).*, after"):
+    with pytest.raises(RemoteError, match=r"(status 503|within 1.5 s).*, after"):
         file.read(20_000, 10)
     assert 1.2 < time.monotonic() - begun < 15
     server.forget()
