@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import fastshard
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes, bucket_value
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.stats import LoaderStats
-from fastshard.loader.times import current_times
+from fastshard.loader.times import current_times, enter_step, set_current_times
 
 needs_schedstat = pytest.mark.skipif(
     not os.path.exists("/proc/thread-self/schedstat"), reason="no schedstat"
@@ -210,6 +211,37 @@ def test_steps_add_up_to_the_life_of_a_thread():
     assert stats.decode == pytest.approx(0.003)
     assert stats.map >= 0.006
     assert min(stats.fetch, stats.collate, stats.full, stats.idle) >= 0.009
+
+
+def test_a_step_goes_on_when_it_is_entered_again():
+    recorder = LoaderRecorder()
+    with recorder.thread() as times:
+        times.enter("fetch")
+        time.sleep(0.002)
+        assert times.enter("fetch") == "fetch"
+        time.sleep(0.002)
+        enter_step("idle")
+    assert recorder.stats().fetch >= 0.004
+
+
+def test_times_of_a_context_are_those_of_its_thread_alone():
+    outer, inner = ThreadTimes(), ThreadTimes(is_inline=True)
+    set_current_times(outer)
+    try:
+        with inner:
+            enter_step("map")
+            assert current_times() is inner
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(current_times).result() is None
+        assert current_times() is outer
+        assert inner.enter(None) == "idle"
+        with pytest.raises(KeyError), inner:
+            raise KeyError
+        assert current_times() is outer
+    finally:
+        set_current_times(None)
+    assert current_times() is None
+    enter_step("map")  # in a thread without times
 
 
 @needs_schedstat
