@@ -65,7 +65,7 @@ def enter_step(step):
     """Begin a step of the calling thread, if it belongs to a loader."""
     cdef ThreadTimes times = current_times()
     if times is not None:
-        times.switch_to(step_of(step))
+        times.enter_number(step_of(step))
 
 
 cdef int step_of(object name) except -1:
@@ -206,7 +206,7 @@ cdef class ThreadTimes:
         None is no step.
         """
         cdef int before = self.step
-        self.switch_to(step_of(step))
+        self.enter_number(step_of(step))
         return None if before == NO_STEP else STEP_NAMES[before]
 
     def stop(self):
@@ -216,11 +216,15 @@ cdef class ThreadTimes:
         self.ended = self.since
         self.close_schedstat()
 
+    cdef int enter_number(self, int step) except -1:
+        """Enter a step, unless it is the current one."""
+        if step != self.step:
+            self.switch_to(step)
+        return 0
+
     cdef uint64_t switch_to(self, int step) except? 0:
-        """Enter a step, unless it is the current one; return the time."""
+        """End the step, and begin another; return the time."""
         cdef uint64_t now, spent, nested
-        if step == self.step:
-            return fs_exact_now()
         if self.probing:
             self.end_probe()
         now = fs_exact_now()
