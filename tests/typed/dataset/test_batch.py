@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 import fastshard
 from fastshard import typed
 from fastshard.errors import FormatError, RaggedError
+from support.loader.batches import assert_same_batches
 from support.typed.packed import compact, npy, write_shard
-from support.typed.photos import Photo, row, write_photos
+from support.typed.photos import Photo, is_odd, row, write_photos
 
 
 @typed.packable
@@ -55,6 +56,14 @@ def test_arrays_are_stacked_and_other_values_listed(photos):
     assert batch.image.flags.c_contiguous
     assert batch.image is batch.image  # cached
     assert batch["image"] is batch.image
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_make_the_same_batches(photos, threads):
+    shuffled = photos.shuffle(3).split_by_rank(1, 2)
+    for part in (photos, photos.filter(is_odd), shuffled, photos[20:3:-2]):
+        count = assert_same_batches(part, 4, threads=threads, hold=2)
+        assert count == -(-len(part) // 4)
 
 
 def test_samples_are_objects(photos):
