@@ -10,11 +10,7 @@ torchcodec a build that fits torch's.
 
 from __future__ import annotations
 
-import threading
-import time
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -152,74 +148,6 @@ def bench_threads(
     benchmark.extra_info["operations"] = PICTURES
     expect(benchmark, "two", "one", 1.8)
     benchmark.pedantic(read, (folder,), rounds=2)
-
-
-SLEEP = 0.0005  # seconds
-LATE = "ms late, p99"
-SLEEPS = max(int(2000 * SCALE), 50)
-
-
-@contextmanager
-def load_in_threads(folder: Path) -> Iterator[None]:
-    """Decode pictures in two threads, again and again."""
-    ended = threading.Event()
-
-    def consume() -> None:
-        while not ended.is_set():
-            for _ in images.read_fastshard(folder, 2)():
-                if ended.is_set():
-                    break
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        consumer.join()
-
-
-@contextmanager
-def compute_in_c(folder: Path) -> Iterator[None]:
-    """Compute in two threads that never take the GIL."""
-    ended = threading.Event()
-    data = bytes(1 << 28)
-
-    def compute() -> None:
-        while not ended.is_set():
-            zlib.crc32(data)
-
-    threads = [threading.Thread(target=compute) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
-@contenders(
-    "a thread that sleeps 0.5 ms, beside two busy ones",
-    loader=load_in_threads,
-    threads_without_the_GIL=compute_in_c,
-)
-def bench_lateness(benchmark: Any, folder: Path, read: Any, turn: int) -> None:
-    late: list[float] = []
-
-    def sleep() -> None:
-        for _ in range(SLEEPS):
-            start = time.perf_counter()
-            time.sleep(SLEEP)
-            late.append(time.perf_counter() - start - SLEEP)
-
-    with read(folder):
-        time.sleep(0.05)
-        benchmark.extra_info["operations"] = SLEEPS
-        benchmark.pedantic(sleep, rounds=1)
-    benchmark.extra_info[LATE] = round(np.quantile(late, 0.99) * 1e3, 3)
-    limit(benchmark, "loader", LATE, 1, "threads_without_the_GIL", plus=1)
 
 
 # Vectors.
