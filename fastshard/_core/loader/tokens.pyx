@@ -51,7 +51,7 @@ cdef struct part_t:                # tokens of one document in a row of a batch
     int32_t holder                 # index of its shard among the held
 
 
-cdef struct held_t:                # a mapped shard whose pages are all resident
+cdef struct held_t:                # a mapped shard
     const uint8_t *base
     uint64_t nbytes
     const columns_t *columns
@@ -301,6 +301,7 @@ cdef class WindowBatch:
     cdef Pieces pieces
     cdef held_t *held
     cdef int32_t holders
+    cdef bint resident             # all of these are
     cdef int32_t *places           # by shard: its index in `held` + 1; 0: not held
     cdef Shard shard               # the last document's
     cdef Py_ssize_t first          # the shard has documents from this one on
@@ -524,7 +525,10 @@ cdef class WindowBatch:
     # Resident shards
 
     cdef bint hold_shards(self) except -1:
-        """Hold the shards of all parts; False: not all are mapped and resident."""
+        """Hold the shards of all parts, and prefetch the extents of their documents.
+
+        Returns False if not all are mapped and resident.
+        """
         cdef SampleLocator locator = self.table.locator
         cdef const columns_t *columns = NULL
         cdef location_t location
@@ -537,6 +541,7 @@ cdef class WindowBatch:
         self.places = <int32_t *> calloc(locator.shards + 1, sizeof(int32_t))
         if self.places == NULL:
             raise MemoryError
+        self.resident = True
         for k in range(self.count):
             part = &self.parts[k]
             if part.size == 0:
@@ -559,22 +564,23 @@ cdef class WindowBatch:
             member = self.kept[part.document]
             if member >= <Py_ssize_t> columns.count:
                 return False
-            if self.held[holder].verified != NULL and not self.page_in:
+            if self.resident and not self.page_in:
                 self.check_header(holder, member)
             fs_prefetch_line(columns.offsets + member)
             fs_prefetch_line(columns.sizes + member)
-        return True
+        return self.resident
 
     cdef int check_header(self, int32_t holder, Py_ssize_t member) except -1:
         """Compare the header of a member of a held shard, unless it was compared."""
-        if not fs_has_bit(self.held[holder].verified, member):
+        cdef const uint8_t *verified = self.held[holder].verified
+        if verified != NULL and not fs_has_bit(verified, member):
             (<Shard> self.pieces.shards[holder]).check_header(
                 <Source> self.pieces.sources[holder], member
             )
         return 0
 
     cdef int32_t hold(self, Py_ssize_t number, Py_ssize_t document) except -2:
-        """Hold a shard and return its index; -1: its bytes must be read."""
+        """Hold a mapped shard and return its index; -1: it is not mapped."""
         cdef Shard shard = self.table.locator.open_samples(number).shard
         cdef Pieces pieces = self.pieces
         cdef MappedSource direct
@@ -587,8 +593,9 @@ cdef class WindowBatch:
         if direct is None or has_unchecked_blocks(shard.table):
             return -1
         pieces.select_shard(shard, self.kept[document])
-        if not pieces.resident or pieces.source is not direct:
+        if pieces.source is not direct:
             return -1
+        self.resident = self.resident and pieces.resident
         if self.holders & (self.holders + 1) == 0:  # no room: there are 0, 1, 3, 7, ...
             moved = realloc(self.held, 2 * (self.holders + 1) * sizeof(held_t))
             if moved == NULL:
