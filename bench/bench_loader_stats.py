@@ -51,11 +51,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     pictures = folder / "pictures.tar"
     some = jpegs(min(COUNT, 100))
     write_tar(pictures, tuple(some[i % len(some)] for i in range(COUNT)))
-    arrays = folder / "arrays.tar"
-    with fastshard.ShardWriter(arrays) as writer:
-        for i in range(ARRAYS):
-            writer.write({"__key__": f"{i:07}", "npy": np.full(512, i, np.float32)})
-    return {"jpeg": pictures, "npy": arrays, "http": arrays}
+    many, few = folder / "many.tar", folder / "few.tar"
+    for path, count in ((many, ARRAYS), (few, COUNT)):
+        with fastshard.ShardWriter(path) as writer:
+            for i in range(count):
+                writer.write({"__key__": f"{i:07}", "npy": np.full(512, i, np.float32)})
+    return {"jpeg": pictures, "npy": many, "http": few}
 
 
 def hold_the_gil(seconds: float) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.loader.packing import PackedRows
 
 @final
 class TokenTable:
@@ -51,15 +52,3 @@ class WindowBatch:
         positions: Any,
         page_in: bool,
     ) -> WindowBatch: ...
-
-@final
-class PackedRows:
-    @property
-    def length(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    def __new__(cls) -> PackedRows: ...
-
-@final
-class Packer:
-    def __new__(cls, length: int, between: int, block: int) -> Packer: ...

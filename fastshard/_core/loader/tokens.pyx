@@ -9,8 +9,8 @@ their maps without the GIL, other windows are read as pieces.
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
 
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.dataset.gather cimport Pieces
@@ -18,6 +18,7 @@ from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.shard cimport SamplesBase, Shard
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.loader.documents cimport add_piece, move_all
+from fastshard._core.loader.packing cimport PackedRows, Packer, segment_t
 from fastshard._core.platform cimport fs_has_bit, fs_load, fs_prefetch_line
 from fastshard._core.table.extents cimport columns_t, has_unchecked_blocks
 
@@ -35,10 +36,7 @@ cdef enum:
 
 cdef int64_t MAX_BYTES = <int64_t> 1 << 60  # of all documents
 cdef int64_t MAX_LENGTH = (<int64_t> 1 << 31) - 1  # tokens of a window
-cdef int64_t MAX_ROOM = <int64_t> 1 << 48  # rows, and segments of rows
 
-
-# Windows
 
 cdef struct part_t:                # tokens of one document in a row of a batch
     Py_ssize_t document
@@ -264,12 +262,11 @@ cdef class TokenTable:
         -------
         PackedRows
         """
-        cdef PackedRows packed = PackedRows.__new__(PackedRows)
+        cdef PackedRows packed = PackedRows(length)
         cdef Packer packer = Packer(length, self.between, min(block, self.documents))
         cdef Py_ssize_t start = 0
-        packed.length = length
         while start < self.documents:
-            packer.pack(self, packed, start, min(start + block, self.documents))
+            packer.pack(self.sums, packed, start, min(start + block, self.documents))
             start += block
         return packed
 
@@ -723,220 +720,3 @@ cdef class WindowBatch:
         if source.has_resident(offset, size):
             self.warm = offset
             self.warm_end = offset + size
-
-
-# Packing
-
-cdef struct segment_t:             # a document in a row, or a part of a long one
-    int64_t document
-    int64_t start                  # its first token
-
-
-@cython.final
-cdef class PackedRows:
-    """Rows of whole documents, as `TokenTable.pack` fills them.
-
-    Attributes
-    ----------
-    length : int
-        Tokens of a row.
-    count : int
-        Number of rows.
-    """
-
-    cdef readonly int64_t length
-    cdef readonly int64_t count
-    cdef int64_t *starts           # first segment of each row, then their number
-    cdef segment_t *segments
-    cdef int64_t used              # segments
-    cdef int64_t rows_room
-    cdef int64_t room
-
-    def __cinit__(self):
-        self.starts = <int64_t *> malloc(2 * sizeof(int64_t))
-        if self.starts == NULL:
-            raise MemoryError
-        self.starts[0] = 0
-        self.rows_room = 2
-
-    def __dealloc__(self):
-        free(self.starts)
-        free(self.segments)
-
-    def __reduce__(self):
-        raise TypeError("PackedRows do not pickle")
-
-    cdef bint reserve(self, int64_t rows, int64_t segments) noexcept nogil:
-        """Make room for more rows and segments; False: there is no memory."""
-        cdef void *moved
-        cdef int64_t wanted
-        if self.count + rows + 1 > self.rows_room:
-            wanted = 2 * self.rows_room + rows
-            if wanted > MAX_ROOM:
-                return False
-            moved = realloc(self.starts, wanted * sizeof(int64_t))
-            if moved == NULL:
-                return False
-            self.starts = <int64_t *> moved
-            self.rows_room = wanted
-        if self.used + segments > self.room:
-            wanted = 2 * self.room + segments
-            if wanted > MAX_ROOM:
-                return False
-            moved = realloc(self.segments, wanted * sizeof(segment_t))
-            if moved == NULL:
-                return False
-            self.segments = <segment_t *> moved
-            self.room = wanted
-        return True
-
-    cdef void end_row(self) noexcept nogil:
-        self.count += 1
-        self.starts[self.count] = self.used
-
-    cdef void add(self, int64_t document, int64_t start) noexcept nogil:
-        self.segments[self.used].document = document
-        self.segments[self.used].start = start
-        self.used += 1
-
-
-cdef struct item_t:                # a document, or the end of a long one, to pack
-    int64_t document
-    int64_t start
-    int64_t size                   # with a separator
-    int64_t row                    # in the block, once it is packed
-
-
-cdef struct gap_t:                 # a row with room
-    int64_t room
-    int64_t row
-
-
-cdef int compare_items(const void *a, const void *b) noexcept nogil:
-    """Order by decreasing size, then by document."""
-    cdef const item_t *first = <const item_t *> a
-    cdef const item_t *second = <const item_t *> b
-    if first.size != second.size:
-        return -1 if first.size > second.size else 1
-    return -1 if first.document < second.document else 1
-
-
-cdef int compare_places(const void *a, const void *b) noexcept nogil:
-    """Order by row, then by document."""
-    cdef const item_t *first = <const item_t *> a
-    cdef const item_t *second = <const item_t *> b
-    if first.row != second.row:
-        return -1 if first.row < second.row else 1
-    return -1 if first.document < second.document else 1
-
-
-@cython.final
-cdef class Packer:
-    """Packs blocks of documents into rows: best fit in decreasing order of length."""
-
-    cdef int64_t length
-    cdef int64_t between
-    cdef item_t *items
-    cdef gap_t *gaps               # by room, then by row
-
-    def __cinit__(self, int64_t length, int64_t between, int64_t block):
-        self.length = length
-        self.between = between
-        self.items = <item_t *> malloc((block + 1) * sizeof(item_t))
-        self.gaps = <gap_t *> malloc((block + 1) * sizeof(gap_t))
-        if self.items == NULL or self.gaps == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.items)
-        free(self.gaps)
-
-    def __reduce__(self):
-        raise TypeError("a Packer does not pickle")
-
-    cdef int pack(
-        self, TokenTable table, PackedRows packed, Py_ssize_t start, Py_ssize_t end
-    ) except -1:
-        """Pack a block of documents into new rows."""
-        cdef bint done
-        with nogil:
-            done = self.pack_block(table, packed, start, end)
-        if not done:
-            raise MemoryError
-        return 0
-
-    cdef bint pack_block(
-        self, TokenTable table, PackedRows packed, Py_ssize_t start, Py_ssize_t end
-    ) noexcept nogil:
-        """Pack a block; False: there is no memory."""
-        cdef int64_t count = 0
-        cdef int64_t whole, size, k, i
-        for i in range(start, end):
-            size = table.length(i)
-            whole = size // self.length
-            if not packed.reserve(whole, whole):
-                return False
-            for k in range(whole):
-                packed.add(i, k * self.length)
-                packed.end_row()
-            if size > whole * self.length:
-                self.items[count].document = i
-                self.items[count].start = whole * self.length
-                self.items[count].size = size - whole * self.length + self.between
-                count += 1
-        qsort(self.items, count, sizeof(item_t), compare_items)
-        size = self.fill(count)
-        qsort(self.items, count, sizeof(item_t), compare_places)
-        if not packed.reserve(size, count):
-            return False
-        for i in range(count):
-            packed.add(self.items[i].document, self.items[i].start)
-            if i + 1 == count or self.items[i + 1].row != self.items[i].row:
-                packed.end_row()
-        return True
-
-    cdef int64_t fill(self, int64_t count) noexcept nogil:
-        """Choose the row of each item: the fullest with room; return their number."""
-        cdef int64_t rows = 0
-        cdef int64_t gaps = 0
-        cdef int64_t i, low, high, middle, room
-        cdef gap_t gap
-        for i in range(count):
-            low = 0
-            high = gaps
-            while low < high:      # the first gap that is large enough
-                middle = low + (high - low) // 2
-                if self.gaps[middle].room < self.items[i].size:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < gaps:
-                gap = self.gaps[low]
-                gaps -= 1
-                memmove(
-                    self.gaps + low, self.gaps + low + 1, (gaps - low) * sizeof(gap_t)
-                )
-            else:
-                gap.room = self.length + self.between
-                gap.row = rows
-                rows += 1
-            self.items[i].row = gap.row
-            gap.room -= self.items[i].size
-            # Smaller items come, of one token and a separator at least.
-            if gap.room <= self.between:
-                continue
-            low = 0
-            high = gaps
-            while low < high:
-                middle = low + (high - low) // 2
-                if self.gaps[middle].room < gap.room or (
-                    self.gaps[middle].room == gap.room
-                    and self.gaps[middle].row < gap.row
-                ):
-                    low = middle + 1
-                else:
-                    high = middle
-            memmove(self.gaps + low + 1, self.gaps + low, (gaps - low) * sizeof(gap_t))
-            self.gaps[low] = gap
-            gaps += 1
-        return rows

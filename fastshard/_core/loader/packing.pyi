@@ -1,0 +1,13 @@
+from typing import final
+
+@final
+class PackedRows:
+    @property
+    def length(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    def __new__(cls, length: int) -> PackedRows: ...
+
+@final
+class Packer:
+    def __new__(cls, length: int, between: int, block: int) -> Packer: ...
