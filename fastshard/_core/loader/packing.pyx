@@ -8,6 +8,20 @@ from libc.string cimport memmove
 cdef int64_t MAX_ROOM = <int64_t> 1 << 48  # rows, and segments of rows
 
 
+cdef void *grow(
+    void *memory, int64_t *room, int64_t more, size_t itemsize
+) noexcept nogil:
+    """Return memory with room for twice the items, and more; NULL: there is none."""
+    cdef int64_t wanted = 2 * room[0] + more
+    cdef void *moved
+    if wanted > MAX_ROOM:
+        return NULL
+    moved = realloc(memory, wanted * itemsize)
+    if moved != NULL:
+        room[0] = wanted
+    return moved
+
+
 @cython.final
 cdef class PackedRows:
     """Rows of whole documents, as a `Packer` fills them.
@@ -38,25 +52,16 @@ cdef class PackedRows:
     cdef bint reserve(self, int64_t rows, int64_t segments) noexcept nogil:
         """Make room for more rows and segments; False: there is no memory."""
         cdef void *moved
-        cdef int64_t wanted
         if self.count + rows + 1 > self.rows_room:
-            wanted = 2 * self.rows_room + rows
-            if wanted > MAX_ROOM:
-                return False
-            moved = realloc(self.starts, wanted * sizeof(int64_t))
+            moved = grow(self.starts, &self.rows_room, rows, sizeof(int64_t))
             if moved == NULL:
                 return False
             self.starts = <int64_t *> moved
-            self.rows_room = wanted
         if self.used + segments > self.room:
-            wanted = 2 * self.room + segments
-            if wanted > MAX_ROOM:
-                return False
-            moved = realloc(self.segments, wanted * sizeof(segment_t))
+            moved = grow(self.segments, &self.room, segments, sizeof(segment_t))
             if moved == NULL:
                 return False
             self.segments = <segment_t *> moved
-            self.room = wanted
         return True
 
     cdef void end_row(self) noexcept nogil:
