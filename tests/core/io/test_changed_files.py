@@ -186,10 +186,10 @@ def test_copies_from_a_truncated_file_are_errors_even_if_it_was_in_memory(path, 
 def test_a_truncation_during_a_scan_is_an_error(path):
     """The thread prefetches truncated pages; views of earlier ones stay valid."""
     evict(path)
-    code = (
+    code = (  # cut where folios of the page cache end, also those of readahead
         "iteration = ds.iter(window=2)\n"
         "first = next(iteration)['bin']\n"
-        "os.truncate(path, 1_000_000)\n"
+        "os.truncate(path, 1 << 20)\n"
         "def rest():\n"
         "    for sample in iteration: sample['bin'][0]\n"
         "iteration = ds.iter(order=list(range(COUNT)), window=2)\n"
