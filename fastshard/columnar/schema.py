@@ -8,6 +8,7 @@ import re
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard.columnar.packs import PACKED_TABLE, row_column
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class Field(NamedTuple):
 
     name: str
     folder: str  # of its shards, in the dataset's directory: one path component
+    is_packed: bool = False  # `samples` has the column of its rows in packs
 
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
@@ -288,13 +290,18 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
             raise FormatError(reason, path, 0)
         columns = _check_tables(conn, path)
         candidates = select_fields(conn, path)
+        packed = _select_packed(conn, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise FormatError(f"not an index of samples: {error}", path, 0) from error
     fields: list[Field] = []
     seen: dict[str, str] = {}  # field by lower-cased name and folder
     for field in candidates:
         name = field.name
-        for taken in (f"{field.name.lower()}_offset", f"{field.name.lower()}_shard"):
+        is_packed = name in packed
+        needed = [f"{name.lower()}_offset", f"{name.lower()}_shard"]
+        if is_packed:
+            needed.append(row_column(name.lower()))
+        for taken in needed:
             if taken not in columns:
                 reason = f"samples has no column {taken!r} of the field {name!r}"
                 raise FormatError(reason, path, 0)
@@ -305,8 +312,15 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
                 reason = f"the fields {seen[key]!r} and {name!r} have the same {key}"
                 raise FormatError(reason, path, 0)
             seen[key] = field.name
-        fields.append(field)
+        fields.append(field._replace(is_packed=is_packed))
     return fields
+
+
+def _select_packed(conn: sqlite3.Connection, path: str) -> set[object]:
+    """Return the names of the fields that have packs."""
+    if _check_table(conn, PACKED_TABLE, ("field",), path) is None:
+        return set()
+    return {name for (name,) in conn.execute(f"SELECT field FROM {PACKED_TABLE}")}
 
 
 def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:

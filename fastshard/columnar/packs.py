@@ -1,0 +1,33 @@
+"""Packs: members that hold the arrays of many samples, as rows of one array.
+
+A pack is a tar member named by the offset of its own data, ``pack_000000000512.npy``:
+an ``.npy`` file, version 1.0, in C order, of shape ``(rows, *shape)``. Its rows are
+arrays of samples with equal shape and dtype. The table ``samples`` refers to it with
+three columns: ``<field>_shard``, ``<field>_offset`` (of the pack's data, as for a
+member of one sample) and ``<field>_row``, counted from 0. Where ``<field>_row`` is
+NULL, the array is a member of its own, ``<id>.npy``.
+
+A field has the column ``<field>_row`` once it is named in the table
+``fastshard_packed``; the dataset has that table once a field was packed. Datasets
+without it are those of the original format.
+
+An array is packed if it is C-contiguous, has no Python objects, at least one byte and
+at most `MAX_ROW_BYTES`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MAX_ROW_BYTES", "PACKED_TABLE", "pack_name", "row_column"]
+
+PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY
+MAX_ROW_BYTES = 64 << 10  # of an array that is worth packing
+
+
+def pack_name(offset: int) -> str:
+    """Return the member name of the pack whose data begins at `offset`."""
+    return f"pack_{offset:012d}.npy"
+
+
+def row_column(field: str) -> str:
+    """Return the column of ``samples`` that holds a field's rows in packs."""
+    return f"{field}_row"
