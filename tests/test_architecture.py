@@ -61,7 +61,7 @@ SINGLE_SUBCLASS = {
 # Public names of libraries whose calls a package of ours has.
 SAME_NAMES = {
     "Dataset": {"dataset.dataset", "typed.dataset"},
-    "Field": {"columnar.schema", "typed.fields"},
+    "Field": {"columnar.layout.schema", "typed.fields"},
 }
 
 

@@ -21,7 +21,7 @@ from fastshard._util.terminal import (
     write_note,
     write_output,
 )
-from fastshard.columnar.schema import INDEX_NAME, is_columnar, read_fields
+from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar, read_fields
 from fastshard.errors import QueryError, QueryTimeoutError
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from fastshard.columnar.schema import INDEX_NAME, is_columnar
+from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter

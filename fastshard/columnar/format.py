@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard.columnar.schema import INDEX_NAME
+from fastshard.columnar.layout.schema import INDEX_NAME
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 

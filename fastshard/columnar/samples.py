@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from fastshard._core.columnar.rows import ColumnSamples, read_image, read_rows
 from fastshard._core.dataset.shard import describe_item
-from fastshard.columnar.shard_files import ColumnFiles
+from fastshard.columnar.layout.shard_files import ColumnFiles
 from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
 from fastshard.formats.info import Infos

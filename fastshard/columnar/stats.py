@@ -15,10 +15,10 @@ from fastshard.columnar.connection import (
     open_reader,
     translate_error,
 )
-from fastshard.columnar.headers import ArrayType, HeaderChecker
+from fastshard.columnar.layout.headers import ArrayType, HeaderChecker
+from fastshard.columnar.layout.schema import INDEX_NAME, Field, read_fields, shard_name
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.shard_members import scan_members
-from fastshard.columnar.schema import INDEX_NAME, Field, read_fields, shard_name
 from fastshard.columnar.write.recovery import list_leftovers
 
 __all__ = ["stat"]

@@ -17,11 +17,8 @@ from fastshard.columnar.connection import (
     open_reader,
     translate_error,
 )
-from fastshard.columnar.headers import HeaderChecker
-from fastshard.columnar.read.leases import Lease
-from fastshard.columnar.read.query import limit_value_size
-from fastshard.columnar.read.shard_members import ShardMembers, scan_members
-from fastshard.columnar.schema import (
+from fastshard.columnar.layout.headers import HeaderChecker
+from fastshard.columnar.layout.schema import (
     INDEX_NAME,
     MAX_COUNTER,
     MAX_SHARD,
@@ -31,6 +28,9 @@ from fastshard.columnar.schema import (
     read_fields,
     shard_name,
 )
+from fastshard.columnar.read.leases import Lease
+from fastshard.columnar.read.query import limit_value_size
+from fastshard.columnar.read.shard_members import ShardMembers, scan_members
 from fastshard.columnar.write.connection import check_no_triggers
 from fastshard.columnar.write.recovery import list_leftovers, list_unfinished_index
 from fastshard.dataset.verify import Fault

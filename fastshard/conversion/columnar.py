@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastshard.columnar.schema import check_field_name, check_sample_id
+from fastshard.columnar.layout.schema import check_field_name, check_sample_id
 from fastshard.conversion.columns import SCALARS
 from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
 from fastshard.conversion.values import Cell, check_array, check_finite, coerce

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 from fastshard._core.columnar.column_file import RowReader
 from fastshard._core.dataset.gather import resolve_positions
 from fastshard.columnar.connection import INDEX_ERRORS
-from fastshard.columnar.headers import needs_pickle
+from fastshard.columnar.layout.headers import needs_pickle
+from fastshard.columnar.layout.schema import parse_metadata, quote_name
 from fastshard.columnar.read.samples import (
     build_samples_from_rows,
     load_image,
     load_samples,
 )
-from fastshard.columnar.schema import parse_metadata, quote_name
 from fastshard.errors import FastshardError, FormatError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastshard._core.columnar.column_file import RowReader
-from fastshard.columnar.headers import needs_pickle
+from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:

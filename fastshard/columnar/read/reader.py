@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from fastshard._util.options import check_choice, check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import escape_line, join_names
+from fastshard.columnar.layout.schema import INDEX_NAME, quote_name
 from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
 from fastshard.columnar.read.query import Params, query, query_ids
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
-from fastshard.columnar.schema import INDEX_NAME, quote_name
 from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.connection import INDEX_ERRORS, translate_error
+from fastshard.columnar.layout.schema import fold_case, quote_name
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.samples import build_samples, build_samples_from_image
-from fastshard.columnar.schema import fold_case, quote_name
 
 if TYPE_CHECKING:
     import sqlite3

@@ -6,7 +6,7 @@ from typing import Self
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
-from fastshard.columnar.shard_files import is_unmodified
+from fastshard.columnar.layout.shard_files import is_unmodified
 from fastshard.errors import FormatError
 from fastshard.formats.tar_writer import BLOCK
 

@@ -19,10 +19,10 @@ from fastshard.columnar.connection import (
     open_readers,
     translate_error,
 )
+from fastshard.columnar.layout.schema import INDEX_NAME, parse_metadata, read_fields
+from fastshard.columnar.layout.shard_files import REPLACED, ColumnFiles
 from fastshard.columnar.read.leases import Lease, read_generation
 from fastshard.columnar.samples import Unpickle
-from fastshard.columnar.schema import INDEX_NAME, parse_metadata, read_fields
-from fastshard.columnar.shard_files import REPLACED, ColumnFiles
 from fastshard.dataset.shardset import mapping_limit
 from fastshard.errors import ClosedError, FieldNotFoundError, SampleNotFoundError
 from fastshard.formats.tar import Mode

@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 
 from fastshard._core.dataset.npy import MemberBuffer
-from fastshard.columnar.values import encode_array, encode_object
+from fastshard.columnar.layout.values import encode_array, encode_object
 from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
 
 __all__ = [

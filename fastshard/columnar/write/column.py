@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
-from fastshard.columnar.schema import MAX_SHARD, quote_name, shard_name
+from fastshard.columnar.layout.schema import MAX_SHARD, quote_name, shard_name
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
     AppendFile,

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 from fastshard._util.files import sync_directory
 from fastshard.columnar.connection import SIDE_SUFFIXES
-from fastshard.columnar.schema import INDEX_NAME, create
+from fastshard.columnar.layout.schema import INDEX_NAME, create
 from fastshard.columnar.write.append_file import sync_path
 
 __all__ = ["create_index", "is_unfinished", "remove_unfinished"]

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from fastshard.columnar.schema import (
+from fastshard.columnar.layout.schema import (
     check_column_name,
     check_field_name,
     quote_name,

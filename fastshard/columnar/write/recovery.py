@@ -22,7 +22,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
-from fastshard.columnar.schema import MAX_SHARD, Field, quote_name, shard_number
+from fastshard.columnar.layout.schema import MAX_SHARD, Field, quote_name, shard_number
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
     is_zero_from,

@@ -21,7 +21,7 @@ import sqlite3
 from contextlib import suppress
 
 from fastshard._util.files import sync_directory
-from fastshard.columnar.schema import shard_name
+from fastshard.columnar.layout.schema import shard_name
 from fastshard.columnar.write.append_file import sync_path
 from fastshard.columnar.write.column import Column
 

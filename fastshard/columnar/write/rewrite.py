@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from fastshard._util.files import sync_directory
 from fastshard._util.progress import iterate_with_bar
+from fastshard.columnar.layout.schema import check_sample_id
 from fastshard.columnar.read.leases import next_generation
 from fastshard.columnar.read.shard_members import ShardMembers, scan_members
-from fastshard.columnar.schema import check_sample_id
 from fastshard.columnar.write.append_file import (
     WRITE_BYTES,
     AppendFile,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fastshard._core.dataset.npy import append_all
-from fastshard.columnar.schema import quote_name
+from fastshard.columnar.layout.schema import quote_name
 from fastshard.columnar.write.append_file import WRITE_BYTES
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.connection import begin, is_fatal

@@ -14,8 +14,8 @@ from typing import NoReturn, Protocol
 
 from fastshard._util.files import make_directory, sync_directory
 from fastshard.columnar.connection import file_size
+from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.read.leases import create_lease_file
-from fastshard.columnar.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.connection import (
     begin,

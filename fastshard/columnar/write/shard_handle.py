@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from fastshard.columnar.schema import MAX_SHARD, check_sample_id
+from fastshard.columnar.layout.schema import MAX_SHARD, check_sample_id
 from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer, sync_file
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import savepoint

@@ -46,8 +46,8 @@ from contextlib import contextmanager, suppress
 
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._util.files import sync_directory
+from fastshard.columnar.layout.schema import Field
 from fastshard.columnar.read.leases import has_older_readers
-from fastshard.columnar.schema import Field
 from fastshard.columnar.write.append_file import SyncQueue
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import WriterConnection, begin, savepoint

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._util.options import check_option_names
 from fastshard._util.terminal import escape_line
-from fastshard.columnar.schema import (
+from fastshard.columnar.layout.schema import (
     MAX_COUNTER,
     check_sample_id,
     read_fields,
     select_fields,
 )
-from fastshard.columnar.values import encode_metadata
+from fastshard.columnar.layout.values import encode_metadata
 from fastshard.columnar.write import fields
 from fastshard.columnar.write.connection import WriterConnection, savepoint
 from fastshard.columnar.write.rewrite import Compaction, compact_columns

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fastshard.columnar.connection import begin, open_reader
+from fastshard.columnar.layout.schema import Field, is_columnar, read_fields
 from fastshard.columnar.read.query import query, query_ids
-from fastshard.columnar.schema import Field, is_columnar, read_fields
 from fastshard.columnar.write.connection import open_writer
 from fastshard.errors import FormatError, QueryError
 from support.columnar.checks import rewrite

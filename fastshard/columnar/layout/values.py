@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fastshard.columnar.headers import MAX_HEADER
+from fastshard.columnar.layout.headers import MAX_HEADER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

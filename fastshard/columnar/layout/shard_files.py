@@ -13,7 +13,7 @@ from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
-from fastshard.columnar.schema import shard_name
+from fastshard.columnar.layout.schema import shard_name
 from fastshard.errors import ClosedError, FormatError
 from fastshard.formats.tar import Mode
 from fastshard.formats.tar_writer import BLOCK, END, is_marked

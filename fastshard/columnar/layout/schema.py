@@ -8,7 +8,7 @@ import re
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard.columnar.packs import PACKED_TABLE, row_column
+from fastshard.columnar.layout.packs import PACKED_TABLE, row_column
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Files of a columnar dataset: the index's schema, shards, packs, array headers."""
