@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any, SupportsIndex, TypeAlias
@@ -36,7 +37,8 @@ __all__ = [
 
 # Advice of errors about long queries.
 MANY_VALUES_HINT = (
-    "pass values in params, and many ids as id IN (SELECT value FROM json_each(?))"
+    "pass values in params, and many ids in ids; "
+    "or many values as x IN (SELECT value FROM json_each(?))"
 )
 
 # Tokens as SQLite's tokenizer splits them. A Tcl variable, such as $a(b), may have
@@ -67,7 +69,10 @@ def ids_sql(where: str | None, limit: SupportsIndex | None) -> str:
 
 
 def rows_sql(
-    where: str | None, columns: Sequence[str], limit: SupportsIndex | None
+    where: str | None,
+    columns: Sequence[str],
+    limit: SupportsIndex | None,
+    among: Sequence[str] | None = None,
 ) -> str:
     """Return the statement that selects columns of samples, in insertion order.
 
@@ -79,6 +84,9 @@ def rows_sql(
         Names of columns, or SQL expressions.
     limit : int or None
         Maximum number of samples.
+    among : sequence of str, optional
+        Placeholders of JSON arrays, after those of the other arguments: only samples
+        with an id in one of them.
 
     Raises
     ------
@@ -94,12 +102,18 @@ def rows_sql(
     selected = ", ".join(_parenthesize(column, "a column") for column in columns)
     count = "" if limit is None else f" LIMIT {_check_limit(limit)}"
     if where is None or where == "":
-        return f"SELECT {selected} FROM samples ORDER BY rowid{count}"
-    condition = _parenthesize(where, "where")
-    if count:  # a scan in order usually finds a few soon
+        if among is None:
+            return f"SELECT {selected} FROM samples ORDER BY rowid{count}"
+        condition = "TRUE"
+    else:
+        condition = _parenthesize(where, "where")
+    if among is not None:
+        ids = " UNION ALL ".join(f"SELECT value FROM json_each({i})" for i in among)
+        condition = f"{condition} AND id IN ({ids})"
+    elif count:  # a scan in order usually finds a few soon
         return f"SELECT {selected} FROM samples WHERE {condition} ORDER BY rowid{count}"
     # With ORDER BY rowid SQLite would ignore indexes that users made.
-    return f"SELECT {selected} FROM samples WHERE {condition} ORDER BY +rowid"
+    return f"SELECT {selected} FROM samples WHERE {condition} ORDER BY +rowid{count}"
 
 
 def split(text: str) -> list[str]:
@@ -293,6 +307,11 @@ def limit_value_size(program: list[tuple[Any, ...]], grown: int = MAX_GROWN) -> 
 
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
+IDS_NAME = "fastshard_ids"  # of the ids among named parameters
+# Below the maximum size of a value in a statement with several costly calls.
+JOINED = 32 << 10  # characters of ids in one parameter
+MAX_PARTS = 400  # parameters with ids; SQLite joins 500 SELECTs at most
+
 VALUE_SIZE = sqlite3.SQLITE_LIMIT_LENGTH
 ROWS_PER_FETCH = 1000
 EXTRA_BYTES = 64 << 20  # of a result, beyond a multiple of the index's size
@@ -316,6 +335,7 @@ def query_ids(
     params: Params = (),
     limit: SupportsIndex | None = None,
     *,
+    ids: Iterable[str] | None = None,
     timeout: float | None = 30.0,
 ) -> list[str]:
     """Return the ids of the samples that satisfy a condition, in insertion order.
@@ -329,6 +349,8 @@ def query_ids(
         Values of its ``?``, or ``:name``.
     limit : int, optional
         Maximum number of ids.
+    ids : iterable of str, optional
+        Only samples with one of these ids; unknown ones are ignored.
     timeout : float or None
         Seconds; None: no limit.
 
@@ -341,13 +363,12 @@ def query_ids(
     FormatError
         The index is damaged, or an id is not text.
     """
-    ids = [
-        sample_id
-        for (sample_id,) in select(conn, ids_sql(where, limit), params, timeout)
-    ]
-    if set(map(type, ids)) - {str}:
+    among, params = _add_ids(params, ids)
+    sql = rows_sql(where, ("id",), limit, among)
+    found = [sample_id for (sample_id,) in select(conn, sql, params, timeout)]
+    if set(map(type, found)) - {str}:
         raise FormatError("the id of a sample is not text", conn.path, 0)
-    return ids
+    return found
 
 
 def query(
@@ -357,6 +378,7 @@ def query(
     columns: Sequence[str] = ("id", "meta_json"),
     limit: SupportsIndex | None = None,
     *,
+    ids: Iterable[str] | None = None,
     timeout: float | None = 30.0,
 ) -> list[dict[str, Any]]:
     """Return columns of the samples that satisfy a condition, in insertion order.
@@ -366,7 +388,7 @@ def query(
     columns : sequence of str
         Names of columns, or SQL expressions, whose placeholders come before those of
         `where`.
-    conn, where, params, limit, timeout
+    conn, where, params, limit, ids, timeout
         As for `query_ids`.
 
     Returns
@@ -379,9 +401,57 @@ def query(
     QueryTimeoutError, QueryError, FormatError
         As for `query_ids`.
     """
-    sql = rows_sql(where, columns, limit)
+    among, params = _add_ids(params, ids)
+    sql = rows_sql(where, columns, limit, among)
     rows = select(conn, sql, params, timeout)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _add_ids(
+    params: Params, ids: Iterable[str] | None
+) -> tuple[list[str] | None, Params]:
+    """Return the placeholders of JSON arrays of ids, and the parameters with them."""
+    if ids is None:
+        return None, params
+    parts = _join_ids(ids)
+    if isinstance(params, Mapping):
+        named = {f"{IDS_NAME}{k}": part for k, part in enumerate(parts)}
+        return [f":{name}" for name in named], {**params, **named}
+    return ["?"] * len(parts), (*_convert_params(params), *parts)
+
+
+def _join_ids(ids: Iterable[str]) -> list[str]:
+    """Return JSON arrays of the distinct ids, each of about `JOINED` characters.
+
+    Ids that no sample can have are left out: SQLite would cut them at a NUL, and
+    cannot encode a lone surrogate.
+    """
+    if isinstance(ids, str | bytes):
+        raise TypeError(f"ids must be a list of str, got the {type(ids).__name__}")
+    distinct = list(dict.fromkeys(map(_check_id, ids)))
+    if not all(map(str.isascii, distinct)) or "\0" in "".join(distinct):
+        distinct = [i for i in distinct if "\0" not in i and _is_unicode(i)]
+    count = min(MAX_PARTS, sum(map(len, distinct)) // JOINED + 1)
+    step = max(1, -(-len(distinct) // count))
+    return [
+        json.dumps(distinct[start : start + step], ensure_ascii=False)
+        for start in range(0, max(1, len(distinct)), step)
+    ]
+
+
+def _check_id(sample_id: str) -> str:
+    if isinstance(sample_id, str):
+        return str.__str__(sample_id)
+    raise TypeError(f"a sample's id must be a str, got {type(sample_id).__name__}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def select(

@@ -512,6 +512,7 @@ class ShardedDatasetReader:
         params: Params = (),
         limit: int | None = None,
         *,
+        ids: Iterable[str] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> list[str]:
         """Return the ids of the samples that satisfy a condition, in insertion order.
@@ -527,6 +528,9 @@ class ShardedDatasetReader:
             Values of its ``?``, or ``:name``.
         limit : int, optional
             Maximum number of ids.
+        ids : iterable of str, optional
+            Only samples with one of these ids, of any number. Ids without a sample and
+            repeated ones are ignored; the order stays that of the insertion.
         timeout : float, optional
             Seconds that the query may take; None: no limit.
 
@@ -546,15 +550,21 @@ class ShardedDatasetReader:
         FormatError, OSError
             The index is damaged, or cannot be read.
         TypeError, ValueError
-            `limit` is not an int of at least 0, or `timeout` is negative.
+            `limit` is not an int of at least 0, `timeout` is negative, or an id is no
+            str.
 
         Examples
         --------
         >>> reader.query_ids("json_extract(meta_json, '$.day') > ?", (0,), limit=1)
         ['sample_000000000002']
+        >>> some = ["sample_000000000003", "sample_000000000001", "unknown"]
+        >>> reader.query_ids(ids=some)
+        ['sample_000000000001', 'sample_000000000003']
+        >>> reader.query_ids("json_extract(meta_json, '$.day') > ?", (0,), ids=some)
+        ['sample_000000000003']
         """
         connection = self._snapshot.connect_query()
-        return query_ids(connection, where, params, limit, timeout=timeout)
+        return query_ids(connection, where, params, limit, ids=ids, timeout=timeout)
 
     def query(
         self,
@@ -563,6 +573,7 @@ class ShardedDatasetReader:
         columns: Sequence[str] = ("id", "meta_json"),
         limit: int | None = None,
         *,
+        ids: Iterable[str] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> list[dict[str, Any]]:
         """Return columns of the index for the samples that satisfy a condition.
@@ -578,6 +589,8 @@ class ShardedDatasetReader:
             `ShardedDatasetWriter.add_metadata_column`, or SQL expressions.
         limit : int, optional
             Maximum number of samples.
+        ids : iterable of str, optional
+            As for `query_ids`.
         timeout : float, optional
             Seconds that the query may take; None: no limit.
 
@@ -601,7 +614,9 @@ class ShardedDatasetReader:
         [{'id': 'sample_000000000002', "json_extract(meta_json, '$.day')": 1}]
         """
         connection = self._snapshot.connect_query()
-        return query(connection, where, params, columns, limit, timeout=timeout)
+        return query(
+            connection, where, params, columns, limit, ids=ids, timeout=timeout
+        )
 
     def stat(self, *, deep: bool = False) -> dict[str, Any]:
         """Count the dataset's samples, shards and bytes.

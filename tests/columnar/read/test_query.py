@@ -368,3 +368,42 @@ def test_select_runs_one_statement(conn):
     with pytest.raises(QueryError):
         select(conn, "COMMIT")
     assert select(conn, "SELECT count(*) FROM samples") == [(COUNT + 1,)]
+
+
+# ---------------------------------------------------------------- among ids
+
+
+def test_ids_restrict_a_query_in_insertion_order(conn):
+    ids = ["s007", "with a", "s003", "s007", "unknown", "s\0", "\ud800"]
+    assert query_ids(conn, ids=ids) == ["s003", "s007", "with a"]
+    assert query_ids(conn, "meta_json ->> 'n' > ?", (3,), ids=iter(ids)) == ["s007"]
+    named = query_ids(conn, "meta_json ->> 'n' < :n", {"n": 7}, ids=ids)
+    assert named == ["s003", "with a"]
+    assert query_ids(conn, ids=ids, limit=2) == ["s003", "s007"]
+    assert query_ids(conn, ids=[]) == []
+    assert query_ids(conn, "id = 's001' OR TRUE", ids=["s002"]) == ["s002"]
+    rows = query(conn, columns=("id", "meta_json ->> 'n' + ?"), params=(1,), ids=ids)
+    assert [tuple(row.values()) for row in rows] == [
+        ("s003", 4),
+        ("s007", 8),
+        ("with a", 0),
+    ]
+
+
+def test_ids_of_any_number_are_one_statement(conn):
+    ids = [f"s{i:03d}" for i in range(50_000)]
+    assert query_ids(conn, ids=ids[::-1]) == ids[:COUNT]
+    (row,) = query(conn, columns=("count(*)",), ids=ids)
+    assert row == {"count(*)": COUNT}
+    # The functions bound the size of a value.
+    assert query_ids(conn, "replace(id, 's', 't') = ?", ("t042",), ids=ids) == ["s042"]
+
+
+@pytest.mark.parametrize("ids", ["s001", b"s001", [b"s001"], [1]])
+def test_ids_that_are_not_str_are_refused(conn, ids):
+    with pytest.raises(TypeError, match="must be a "):
+        query_ids(conn, ids=ids)
+
+
+def test_an_id_with_a_nul_selects_no_prefix_of_it(conn):
+    assert query_ids(conn, ids=["s001\0", "s002"]) == ["s002"]
