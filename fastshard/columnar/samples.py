@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from fastshard._core.columnar.rows import ColumnSamples, read_image, read_rows
 from fastshard._core.dataset.shard import describe_item
+from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.columnar.layout.shard_files import ColumnFiles
 from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
@@ -239,7 +240,14 @@ class ColumnSample(ArrayFields, Sample):
         >>> ds[1]["history"]
         array([1, 1, 1, 1])
         """
-        return self.array(field)
+        try:
+            return self.array(field)
+        except FormatError as error:
+            samples: Any = self.samples
+            if samples.owner.unpickle is None or not needs_pickle(error.reason):
+                raise
+            column = samples.columns_of([field])
+            return samples.arrays(self.position, column)[field]  # unpickles it
 
     def infos(self) -> Mapping[str, dict[str, Any]]:
         """Return the metadata as the one entry of `Sample.infos`.

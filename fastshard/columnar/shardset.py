@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -22,9 +23,11 @@ from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples
+    from fastshard.columnar.read.selection import RowSelection
 
 __all__ = ["ColumnSet"]
 
+KEYS_PER_UPDATE = 4096
 COUNT = "SELECT count(*) FROM samples"
 
 
@@ -36,23 +39,39 @@ class ColumnSet(ShardSet):
     root : str
     mode, limit, reading
         As for `ShardSet`.
+    selection : RowSelection, optional
+        Samples of a reader, whose index and shards are shared with it; by default the
+        set has all samples, and opens the dataset itself.
     """
 
     format = "columnar"
 
     def __init__(
-        self, root: str, *, mode: Mode, limit: int | None, reading: ReadOptions
+        self,
+        root: str,
+        *,
+        mode: Mode,
+        limit: int | None,
+        reading: ReadOptions,
+        selection: RowSelection | None = None,
     ) -> None:
         super().__init__(1, root=root, mode=mode, limit=limit, reading=reading)
         self.paths = [root]
-        self.snapshot = Snapshot(os.path.abspath(root), mode, limit, self.ring)
+        self.selection = selection
+        if selection is None:
+            self.snapshot = Snapshot(os.path.abspath(root), mode, limit, self.ring)
+        else:
+            self.snapshot, self.ring = selection.snapshot, selection.ring
         self._limit = limit  # as given, for pickles
         self._counts: list[Counts] | None = None
 
     def open_shard(self, k: int) -> ColumnSamples:
-        """Load all rows of the index."""
+        """Load the rows of the index."""
         self.check_open()
-        samples = load_samples(self.snapshot)
+        if self.selection is not None:
+            samples = self.selection.load()
+        else:
+            samples = load_samples(self.snapshot)
         self.open_samples[k] = samples
         return samples
 
@@ -61,10 +80,17 @@ class ColumnSet(ShardSet):
         samples: ColumnSamples = self.samples(0)
         return samples
 
+    def check_open(self) -> None:
+        super().check_open()
+        if self.snapshot.closed:
+            raise self.snapshot.closed_error()
+
     def summarize(self) -> Summary:
-        snapshot, samples = self.snapshot, None
-        with suppress(FastshardError, OSError):  # reading the dataset reports a fault
-            ((samples,),) = snapshot.select(COUNT)
+        snapshot, selection = self.snapshot, self.selection
+        samples = None if selection is None else selection.count
+        if samples is None:
+            with suppress(FastshardError, OSError):  # reading reports a fault
+                ((samples,),) = snapshot.select(COUNT)
         where = describe_paths([snapshot.home], snapshot.home)
         return Summary(where, None, samples, tuple(snapshot.folders), self.format)
 
@@ -97,7 +123,8 @@ class ColumnSet(ShardSet):
 
     def close(self) -> None:
         super().close()
-        self.snapshot.close()
+        if self.selection is None:
+            self.snapshot.close()
 
     def file_count(self) -> int:
         return sum(len(column.numbers) for column in self.rows().columns)
@@ -114,9 +141,13 @@ class ColumnSet(ShardSet):
         """Return the identity of the dataset: a digest of its fields and ids."""
         rows = self.rows()
         digest = blake2b("\n".join(rows.field_names).encode(), digest_size=8)
-        for i in range(len(rows)):
-            digest.update(f"\n{rows.key_at(i)}".encode())
-        name = os.path.basename(self.snapshot.root)
+        for start in range(0, len(rows), KEYS_PER_UPDATE):
+            part = range(start, min(start + KEYS_PER_UPDATE, len(rows)))
+            keys = rows.keys_of(array("q", part))
+            digest.update("\n".join(["", *keys]).encode())
+        name = os.path.basename(self.snapshot.home)
+        if self.selection is not None:
+            name = self.selection.describe(name)
         return Identity(name, len(rows), digest.hexdigest())
 
     def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
@@ -134,6 +165,8 @@ class ColumnSet(ShardSet):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.check_open()
+        if self.selection is not None:
+            return self.selection.reduction
         return _restore, (self.snapshot.root, self.mode, self._limit, self.reading)
 
 

@@ -253,6 +253,17 @@ class RowLookup:
         samples = self.load()
         return samples, samples.find_keys(ids)
 
+    def select(self, ids: list[str]) -> ColumnSamples:
+        """Return the samples of some ids, in their order; loads their rows alone.
+
+        Raises
+        ------
+        SampleNotFoundError
+            An id does not exist.
+        """
+        rows = self._select_rows(self.reader_of(None), ids)
+        return build_samples_from_rows(self._snapshot, rows, ids)
+
     def reader_of(self, fields: Iterable[str] | None) -> FieldReader:
         """Return the reader of some fields, by default all; it is cached."""
         readers = self._readers

@@ -13,8 +13,10 @@ from fastshard.columnar.layout.schema import INDEX_NAME, quote_name
 from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
 from fastshard.columnar.read.query import Params, query, query_ids
+from fastshard.columnar.read.selection import RowSelection
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.shardset import ColumnSet
 from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError
@@ -23,7 +25,8 @@ from fastshard.formats.tar import Mode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard.columnar.samples import Unpickle
+    from fastshard.columnar.samples import ColumnSample, Unpickle
+    from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.verify import Fault
 
 __all__ = ["TIMEOUT", "ArraySequence", "ShardedDatasetReader"]
@@ -448,6 +451,73 @@ class ShardedDatasetReader:
             lookup.sequence = ArraySequence(lookup.load(), reduction)
         return lookup.sequence
 
+    def dataset(
+        self,
+        where: str | None = None,
+        params: Params = (),
+        fields: str | Iterable[str] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> Dataset[ColumnSample]:
+        """Return a `fastshard.Dataset` of the samples that satisfy a condition.
+
+        The query runs now; rows of the index are loaded at the first use, and no array
+        is read before its sample is accessed.
+
+        Parameters
+        ----------
+        where : str, optional
+            Condition for the samples; as for `query_ids`. By default all samples: the
+            dataset equals ``fastshard.open(root)``.
+        params : sequence or mapping
+            Values for the placeholders of `where`.
+        fields : str or iterable of str, optional
+            Fields of the samples; by default all. As of `Dataset.select_fields`.
+        timeout : float, optional
+            Seconds that the query may take; None: no limit.
+
+        Returns
+        -------
+        Dataset of ColumnSample
+            The samples in insertion order. It shares the reader's index, shards and
+            options, and is closed with the reader. After `refresh` take it anew, as
+            `samples`.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The dataset has no such field.
+        QueryError, QueryTimeoutError, ClosedError, FormatError, OSError
+            As for `query_ids`.
+
+        Notes
+        -----
+        A state resumes with the same samples: once others satisfy the condition,
+        `Dataset.resume` raises `StateError`. Samples that do not satisfy it may come
+        and go. A pickle holds the ids, not the query: unpickled, it has the same
+        samples, and raises `SampleNotFoundError` if one was deleted. With all samples
+        it holds the path, and has those of the present state.
+
+        Examples
+        --------
+        >>> late = reader.dataset("json_extract(meta_json, '$.day') > ?", (0,))
+        >>> len(late), late[0].metadata
+        (2, {'day': 1})
+        >>> [batch["history"].shape for batch in late.shuffle(seed=7).batches(2)]
+        [(2, 4)]
+        """
+        from fastshard.dataset.dataset import Dataset
+
+        lookup = self._current()
+        names = None if fields is None else self._snapshot.resolve_fields(fields)
+        ids = None
+        if where is not None:
+            ids = self.query_ids(where, params, timeout=timeout)
+        selected: Dataset[Any] = Dataset(self._select(lookup, ids, where or ""))
+        if names is not None:
+            selected = selected.select_fields(*names)
+        return selected
+
     def list_fields(self) -> list[str]:
         """Return the names of all fields, in the order they were added.
 
@@ -736,6 +806,22 @@ class ShardedDatasetReader:
             self._lookup = RowLookup(self._snapshot)
         return self._lookup
 
+    def _select(
+        self, lookup: RowLookup, ids: list[str] | None, condition: str
+    ) -> ColumnSet:
+        """Return a shard set of some samples, by default all; see `RowSelection`."""
+        reduction = _restore_set, (self._arguments(), ids, condition)
+        snapshot = self._snapshot
+        return ColumnSet(
+            snapshot.home,
+            mode=self._options["mode"],
+            limit=None,
+            reading=self._reading,
+            selection=RowSelection(
+                snapshot, lookup, self._ring, ids, condition, reduction
+            ),
+        )
+
     def _arguments(self) -> tuple[str, bool, dict[str, Any]]:
         return self._snapshot.home, self.cache_tars, self._options
 
@@ -766,6 +852,14 @@ def _restore_reader(
 def _restore_samples(args: tuple[str, bool, dict[str, Any]]) -> ArraySequence:
     """Open the samples of a reader from their pickle."""
     return _restore_reader(*args).samples
+
+
+def _restore_set(
+    args: tuple[str, bool, dict[str, Any]], ids: list[str] | None, condition: str
+) -> ColumnSet:
+    """Open a selection of a reader's samples from its pickle."""
+    reader = _restore_reader(*args)
+    return reader._select(reader._current(), ids, condition)
 
 
 # The names in pickles of version 0.1.

@@ -80,6 +80,8 @@ def resume_plan(
     dataset = f"{identity.name!r} ({identity.samples:,} samples)"
     if (checked["id"], checked["samples"]) != (identity.digest, identity.samples):
         other = f"{checked['dataset']!r} ({checked['samples']:,} samples)"
+        if checked["dataset"] == identity.name[:MAX_NAME]:
+            other += ", whose samples are others: some were added, removed or changed"
         raise StateError(f"expected a state of dataset {dataset}, got one of {other}")
     if checked["base"] != base:
         raise StateError(
