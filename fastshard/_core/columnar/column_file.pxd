@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from fastshard._core.columnar.pack cimport Pack
 from fastshard._core.dataset.npy cimport LayoutCache
 from fastshard._core.io.source cimport MappedSource, Source, View
 from fastshard._core.span cimport span_t
@@ -25,6 +26,7 @@ cdef class ColumnFile:
     cdef object fault              # error that ended the scan early, or None
     cdef uint64_t likely_size      # bytes of the last member found
     cdef LayoutCache layouts
+    cdef dict packs                # by the offset of their data
     cdef readonly tuple identity
     cdef object scanning           # a lock
     cdef list holders              # weak references
@@ -42,5 +44,7 @@ cdef class ColumnFile:
     cdef View resident_view(
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
     )
+    cdef Pack find_pack(self, uint64_t offset, str field, str member)
+    cdef Pack open_pack(self, uint64_t offset, str field, str member)
     cdef ExtentTable scan_headers(self)
     cdef int add_holder(self, object holder) except -1

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Literal, Self, TypeAlias, final
 
 from numpy.typing import NDArray
@@ -53,14 +53,19 @@ class RowReader:
     @property
     def fields(self) -> list[str]: ...
     def __new__(
-        cls, fields: list[str], open_file: Callable[[str, int], ColumnFile], path: str
+        cls,
+        fields: list[str],
+        open_file: Callable[[str, int], ColumnFile],
+        path: str,
+        packed: Container[str] = (),
     ) -> Self: ...
     def arrays(
         self, row: tuple[Any, ...], sample_id: str, copy: bool = False
     ) -> dict[str, NDArray[Any]]: ...
     def array_of(
-        self, k: int, offset: object, shard: object, sample_id: str, copy: bool = False
+        self, k: int, row: tuple[Any, ...], sample_id: str, copy: bool = False
     ) -> NDArray[Any]: ...
+    def is_packed(self, k: int, row: tuple[Any, ...]) -> bool: ...
     def file(
         self, k: int, offset: object, shard: object, member: str
     ) -> tuple[ColumnFile, int]: ...

@@ -7,11 +7,12 @@ is used.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
+from fastshard._core.columnar.pack cimport Pack, make_pack
 from fastshard._core.dataset.npy cimport LayoutCache, make_array
 from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.io.source cimport (
@@ -20,7 +21,7 @@ from fastshard._core.io.source cimport (
 from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
-from fastshard._core.span cimport span_t
+from fastshard._core.span cimport span_of, span_t
 from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
 
 from threading import Lock
@@ -36,6 +37,8 @@ cdef enum:
     MAX_EXTENSION_BLOCKS = 64      # blocks of extension headers before a header
     MAX_STEPS = 8                  # calls of `tar_step` to parse them
     HOLDERS_STEP = 8               # holders added between two removals of dead ones
+    FIRST_WINDOW = 4096            # bytes of a pack that are read for its header
+    MAX_PACK_HEADER = (1 << 16) + 9  # bytes of ``.npy`` 1.0
 
 
 cdef int64_t parse_offset(object offset) except? -1:
@@ -153,6 +156,7 @@ cdef class ColumnFile:
         self.scan = scan
         self.likely_size = BLOCK
         self.layouts = LayoutCache.__new__(LayoutCache)
+        self.packs = {}
         self.holders = []
         self.holders_limit = HOLDERS_STEP
 
@@ -315,6 +319,59 @@ cdef class ColumnFile:
                 error.reason, self.path, byte, member
             ) from error.__cause__
 
+    cdef Pack find_pack(self, uint64_t offset, str field, str member):
+        """Return the pack whose data begins at an offset; check its headers once.
+
+        Raises
+        ------
+        FormatError
+            There is no such pack: it is found by its offset only. The error names
+            `field` and `member`, which belong to a sample in the pack.
+        """
+        cdef object pack = self.packs.get(offset)
+        if pack is None:
+            try:
+                pack = self.open_pack(offset, field, member)
+            except FormatError as error:
+                raise FormatError(
+                    f"field {field!r} is in a damaged pack: {error.reason}", self.path,
+                    offset + error.offset if error.path == "" else error.offset, member,
+                ) from error.__cause__
+            self.packs[offset] = pack
+        return <Pack> pack
+
+    cdef Pack open_pack(self, uint64_t offset, str field, str member):
+        cdef Source source = self.source
+        cdef bytes name = b"pack_%012d.npy" % offset
+        cdef uint64_t likely_size = self.likely_size
+        cdef uint64_t size, width
+        cdef const uint8_t *window
+        cdef bint is_named
+        self.likely_size = FIRST_WINDOW
+        try:
+            is_named = self.check_header(
+                offset,
+                span_of(<uint8_t *> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)),
+                &size,
+            )
+        finally:
+            self.likely_size = likely_size
+        if not is_named:
+            raise FormatError(
+                f"no member {name.decode()!r} begins here", self.path, offset
+            )
+        width = min(size, <uint64_t> FIRST_WINDOW)
+        while True:
+            keeper = self.map_window(source, offset, offset + width, &window)
+            try:
+                return make_pack(
+                    source, self.path, offset, size, window, width, self.layouts
+                )
+            except FormatError:
+                if width >= min(size, <uint64_t> MAX_PACK_HEADER):
+                    raise
+            width = min(size, <uint64_t> MAX_PACK_HEADER)
+
     cdef View resident_view(
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
     ):
@@ -392,17 +449,28 @@ cdef class RowReader:
         ``open_file(field, shard)`` returns a `ColumnFile`.
     path : str
         Path of the index, for error messages.
+    packed : container of str, optional
+        Fields that may have packs.
     """
 
     cdef readonly list fields
     cdef list files                # a dict of ColumnFile by number for each field
+    cdef list rows_at              # index in a row of the row in a pack, or None
+    cdef Py_ssize_t width          # values of a row
     cdef object open_file
     cdef str path
     cdef object __weakref__
 
-    def __cinit__(self, list fields not None, open_file, str path not None):
+    def __cinit__(
+        self, list fields not None, open_file, str path not None, packed=()
+    ):
         self.fields = fields
         self.files = [{} for _ in fields]
+        self.width = 2 * len(fields)
+        self.rows_at = []
+        for field in fields:
+            self.rows_at.append(self.width if field in packed else None)
+            self.width += field in packed
         self.open_file = open_file
         self.path = path
 
@@ -415,7 +483,8 @@ cdef class RowReader:
         Parameters
         ----------
         row : tuple
-            ``(offset, shard, offset, shard, ...)``; more values are ignored.
+            ``(offset, shard, offset, shard, ...)``, then the rows in packs of the
+            fields that may have packs; more values are ignored.
         sample_id : str
         copy : bool
             Return copies instead of arrays on the shards' memory.
@@ -428,29 +497,40 @@ cdef class RowReader:
             A shard cannot be read.
         """
         cdef Py_ssize_t k
-        cdef Py_ssize_t width = len(self.fields)
         cdef dict found = {}
         cdef str member = sample_id + ".npy"
-        if len(row) < 2 * width:
+        if len(row) < self.width:
             raise ValueError(
-                f"the row must have {2 * width} values for {width} fields, "
+                f"the row must have {self.width} values for {len(self.fields)} fields, "
                 f"got {len(row)}"
             )
-        for k in range(width):
-            if row[2 * k] is None and row[2 * k + 1] is None:
+        for k in range(len(self.fields)):
+            if (
+                row[2 * k] is None and row[2 * k + 1] is None
+                and self.row_in_pack(k, row) is None
+            ):
                 continue
-            array = self.array(k, row[2 * k], row[2 * k + 1], member)
+            array = self.array(k, row, member)
             found[self.fields[k]] = array.copy("K") if copy else array
         return found
 
     def array_of(
-        self, Py_ssize_t k, offset, shard, str sample_id not None, bint copy=False
+        self, Py_ssize_t k, tuple row not None, str sample_id not None, bint copy=False
     ):
         """Return the array of field `k`; see `arrays`."""
-        if not 0 <= k < len(self.fields):
+        if not 0 <= k < len(self.fields) or len(row) < self.width:
             raise IndexError(f"field {k} is out of range for {len(self.fields)} fields")
-        array = self.array(k, offset, shard, sample_id + ".npy")
+        array = self.array(k, row, sample_id + ".npy")
         return array.copy("K") if copy else array
+
+    def is_packed(self, Py_ssize_t k, tuple row not None):
+        """Return whether the array of field `k` is in a pack."""
+        return self.row_in_pack(k, row) is not None
+
+    cdef object row_in_pack(self, Py_ssize_t k, tuple row):
+        """Return the value for the row of field `k` in its pack, or None."""
+        cdef object at = self.rows_at[k]
+        return None if at is None else row[at]
 
     def file(self, Py_ssize_t k, offset, shard, str member not None):
         """Return the open shard of field `k`, and the row's offset as int.
@@ -485,10 +565,31 @@ cdef class RowReader:
             if files.get(file.number) is file:
                 files.pop(file.number, None)
 
-    cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
+    cdef object array(self, Py_ssize_t k, tuple row, str member):
         """Return the array of field `k`; open its shard if needed."""
+        cdef object offset = row[2 * k]
+        cdef object shard = row[2 * k + 1]
+        cdef object row_in_pack = self.row_in_pack(k, row)
         cdef object file = (<dict> self.files[k]).get(shard)
         cdef int64_t at = parse_offset(offset)
         if file is None or at < 0:
             file, at = self.file(k, offset, shard, member)
-        return (<ColumnFile> file).array(<uint64_t> at, member)
+        if row_in_pack is None:
+            return (<ColumnFile> file).array(<uint64_t> at, member)
+        return self.packed_array(k, <ColumnFile> file, at, row_in_pack, member)
+
+    cdef object packed_array(
+        self, Py_ssize_t k, ColumnFile file, int64_t offset, object row, str member
+    ):
+        """Return the array of field `k` in a pack."""
+        cdef str field = <str> self.fields[k]
+        cdef int64_t at = parse_offset(row)
+        if at < 0:
+            raise FormatError(
+                f"the index has row {row!r:.80} of a pack for field {field!r}, "
+                "expected an integer of at least 0",
+                self.path, 0, member,
+            )
+        return file.find_pack(<uint64_t> offset, field, member).array(
+            <uint64_t> at, field, member
+        )

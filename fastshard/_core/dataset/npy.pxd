@@ -46,6 +46,7 @@ cdef class HeldBuffer:
 
 
 cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts)
+cdef tuple make_row_layout(Layout pack)
 cdef object make_fault(uint64_t at, str reason)
 
 cdef object make_shaped_array(

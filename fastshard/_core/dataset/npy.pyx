@@ -32,6 +32,7 @@ from fastshard._core.span cimport span_of, span_t, take
 
 import ast
 import copy
+import io
 import re
 import sysconfig
 
@@ -335,6 +336,39 @@ cdef Layout parse_header(bytes text, int version):
     if 0 in shape:
         layout.nbytes = 0
     return layout
+
+
+cdef tuple make_row_layout(Layout pack):
+    """Return the layout of a row of an array as a member of its own, and its header.
+
+    The array must be in C order and have an axis. The header is that of `np.save`; the
+    layout lacks it if it is longer than `CACHED_HEADER`.
+    """
+    cdef Layout layout = Layout.__new__(Layout)
+    cdef bytes header
+    cdef int k
+    file = io.BytesIO()
+    layout.dtype = copy.copy(pack.dtype) if WITHOUT_GIL else pack.dtype
+    layout.shape.dimensions = pack.shape.dimensions - 1
+    layout.nbytes = cnp.PyDataType_ELSIZE(<cnp.dtype> layout.dtype)
+    for k in range(layout.shape.dimensions):
+        layout.shape.lengths[k] = pack.shape.lengths[k + 1]
+        layout.nbytes *= <uint64_t> layout.shape.lengths[k]
+    numpy.lib.format.write_array_header_1_0(
+        file,
+        {
+            "descr": numpy.lib.format.dtype_to_descr(layout.dtype),
+            "fortran_order": False,
+            "shape": tuple([
+                layout.shape.lengths[k] for k in range(layout.shape.dimensions)
+            ]),
+        },
+    )
+    header = file.getvalue()
+    layout.header_size = PyBytes_GET_SIZE(header)
+    if layout.header_size <= CACHED_HEADER:
+        memcpy(layout.header, PyBytes_AS_STRING(header), layout.header_size)
+    return layout, header
 
 
 # Arrays

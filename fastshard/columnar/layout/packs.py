@@ -17,7 +17,15 @@ at most `MAX_ROW_BYTES`.
 
 from __future__ import annotations
 
-__all__ = ["MAX_ROW_BYTES", "PACKED_TABLE", "pack_name", "row_column"]
+from collections.abc import Container, Sequence
+
+__all__ = [
+    "MAX_ROW_BYTES",
+    "PACKED_TABLE",
+    "name_columns",
+    "pack_name",
+    "row_column",
+]
 
 PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY
 MAX_ROW_BYTES = 64 << 10  # of an array that is worth packing
@@ -31,3 +39,12 @@ def pack_name(offset: int) -> str:
 def row_column(field: str) -> str:
     """Return the column of ``samples`` that holds a field's rows in packs."""
     return f"{field}_row"
+
+
+def name_columns(fields: Sequence[str], packed: Container[str]) -> list[str]:
+    """Return the columns of ``samples`` that refer to the arrays of fields.
+
+    Offset and shard of each field, then the rows of the fields that may have packs.
+    """
+    names = [f"{field}_{what}" for field in fields for what in ("offset", "shard")]
+    return names + [row_column(field) for field in fields if field in packed]

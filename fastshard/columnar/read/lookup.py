@@ -12,6 +12,7 @@ from fastshard._core.columnar.column_file import RowReader
 from fastshard._core.dataset.gather import resolve_positions
 from fastshard.columnar.connection import INDEX_ERRORS
 from fastshard.columnar.layout.headers import needs_pickle
+from fastshard.columnar.layout.packs import name_columns
 from fastshard.columnar.layout.schema import parse_metadata, quote_name
 from fastshard.columnar.read.samples import (
     build_samples_from_rows,
@@ -55,16 +56,13 @@ class FieldReader:
     def __init__(
         self, fields: list[str], snapshot: Snapshot, samples: ColumnSamples | None
     ) -> None:
-        self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
+        packed = snapshot.packed
+        self.rows = RowReader(fields, snapshot.files.file, snapshot.path, packed)
         self.samples = samples
         self._read: Any = None if samples is None else samples.read
         self._columns = [] if samples is None else samples.columns_of(fields)
         self._path = snapshot.path
-        columns = ", ".join(
-            quote_name(f"{field}_{what}")
-            for field in fields
-            for what in ("offset", "shard")
-        )
+        columns = ", ".join(map(quote_name, name_columns(fields, packed)))
         self._selected = f"{columns}, meta_json" if columns else "meta_json"
         self.row_sql = f"SELECT {self._selected} FROM samples WHERE id = ?"
 

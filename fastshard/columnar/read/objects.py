@@ -32,11 +32,14 @@ def read_row_with_objects(
     arrays = {}
     for k, field in enumerate(reader.fields):
         offset, shard = row[2 * k : 2 * k + 2]
-        if offset is None and shard is None:
+        is_packed = reader.is_packed(k, row)
+        if offset is None and shard is None and not is_packed:
             continue
         try:
-            arrays[field] = reader.array_of(k, offset, shard, sample_id, copy)
+            arrays[field] = reader.array_of(k, row, sample_id, copy)
         except FormatError as error:
+            if is_packed:  # packs hold no objects
+                raise
             member = f"{sample_id}.npy"
             file, offset = reader.file(k, offset, shard, member)
             data = file.source.read(*file.locate(offset, member))
