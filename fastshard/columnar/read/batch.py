@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.dataset.batch import Ragged
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples, Rows
     from fastshard._core.io.page_ring import PageRing
 
-__all__ = ["scan_samples", "stack_columns"]
+__all__ = ["MAX_AXES", "scan_samples", "stack_columns"]
 
 MAX_AXES = 64  # of a NumPy array
 SAMPLES_PER_PREFETCH = 256  # by an iteration without batches
@@ -133,11 +133,12 @@ def _stack_arrays(
 def scan_samples(
     samples: ColumnSamples,
     fields: Sequence[str],
-    positions: Sequence[int] | None,
+    positions: Sequence[int] | NDArray[np.int64] | None,
     batch_size: int | None,
     window_bytes: int,
     ring: PageRing | None,
-    ragged: Ragged,
+    stack: Callable[[NDArray[np.int64], bool], dict[str, Any]],
+    complete: Callable[[int, dict[str, Any]], dict[str, Any]] | None,
 ) -> Iterator[dict[str, Any]]:
     """Iterate over samples or batches in file order, prefetching their bytes.
 
@@ -145,7 +146,7 @@ def scan_samples(
     ----------
     samples : ColumnSamples
     fields : sequence of str
-    positions : sequence of int or None
+    positions : sequence of int, ndarray of int64 or None
         Of the samples; None: all.
     batch_size : int or None
         As for `ShardedDatasetReader.scan`.
@@ -153,8 +154,11 @@ def scan_samples(
         Bytes to prefetch ahead.
     ring : PageRing or None
         Bounds the resident pages.
-    ragged : {"error", "list"}
-        As for `stack_columns`, for each batch.
+    stack : callable
+        ``stack(positions, is_resident)`` returns the stacks of a batch.
+    complete : callable or None
+        ``complete(position, arrays)`` returns the arrays of a single sample with what
+        it lacks.
     """
     import numpy as np
 
@@ -177,12 +181,12 @@ def scan_samples(
         for part in prefetcher:
             keys = samples.keys_of(part)
             if batch_size is not None:
-                stacks = stack_columns(
-                    samples, part, columns, ragged, is_resident=prefetcher.is_complete
-                )
-                yield {"__key__": keys} | stacks
+                yield {"__key__": keys} | stack(part, prefetcher.is_complete)
                 continue
             for i, key in zip(part.tolist(), keys, strict=True):
-                yield {"__key__": key} | samples.arrays(i, columns)
+                arrays: dict[str, Any] = samples.arrays(i, columns)
+                if complete is not None:
+                    arrays = complete(i, arrays)
+                yield {"__key__": key} | arrays
     finally:
         prefetcher.close()

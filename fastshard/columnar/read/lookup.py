@@ -19,6 +19,7 @@ from fastshard.columnar.read.samples import (
     load_image,
     load_samples,
 )
+from fastshard.columnar.read.stacks.metadata import MetadataTable
 from fastshard.errors import FastshardError, FormatError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ Metadata: TypeAlias = dict[str, Any]
 SampleKeys: TypeAlias = Iterable[str] | Iterable[SupportsIndex]
 
 IDS_PER_QUERY = 1024
+METADATA_TIMEOUT = 30.0  # seconds to read a metadata column
 MIN_LOOKUPS = 1000  # before all rows may be loaded
 # Loading all rows takes as long as looking up one row in:
 IMAGE_RATIO = 32  # from a copy of the index
@@ -135,12 +137,15 @@ class RowLookup:
         All rows, once loaded.
     sequence : ArraySequence or None
         The sequence of these samples, once the reader has made it.
+    metadata : MetadataTable
+        Values of metadata columns.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
         self.samples: ColumnSamples | None = None
         self.sequence: ArraySequence | None = None
+        self.metadata = MetadataTable(snapshot, METADATA_TIMEOUT)
         self._snapshot = snapshot
         self._readers: dict[tuple[str, ...] | None, FieldReader] = {}  # None: all
         self._count: int | None = None

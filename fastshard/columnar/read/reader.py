@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._util.options import check_choice, check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import escape_line, join_names
 from fastshard.columnar.layout.schema import INDEX_NAME, quote_name
-from fastshard.columnar.read.batch import scan_samples, stack_columns
+from fastshard.columnar.read.batch import scan_samples
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
 from fastshard.columnar.read.query import Params, query, query_ids
 from fastshard.columnar.read.selection import RowSelection
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.read.stacks.selection import StackSelection
+from fastshard.columnar.read.stacks.stacking import Stacking
 from fastshard.columnar.shardset import ColumnSet
 from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
@@ -23,8 +26,6 @@ from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fastshard.columnar.samples import ColumnSample, Unpickle
     from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.verify import Fault
@@ -265,7 +266,10 @@ class ShardedDatasetReader:
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error"] = "error",
+        ragged: Literal["error", "pad"] = "error",
+        fill: Any = None,
+        missing: Any = "error",
+        lengths: Literal[False] = False,
     ) -> Arrays: ...
     @overload
     def columns(
@@ -273,14 +277,20 @@ class ShardedDatasetReader:
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error", "list"],
-    ) -> dict[str, NDArray[Any] | list[NDArray[Any]]]: ...
+        ragged: Literal["error", "list", "pad"],
+        fill: Any = None,
+        missing: Any = "error",
+        lengths: bool = False,
+    ) -> dict[str, Any]: ...
     def columns(
         self,
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error", "list"] = "error",
+        ragged: Literal["error", "list", "pad"] = "error",
+        fill: Any = None,
+        missing: Any = "error",
+        lengths: bool = False,
     ) -> dict[str, Any]:
         """Return fields of many samples, each field as one array.
 
@@ -289,26 +299,53 @@ class ShardedDatasetReader:
         ids : iterable of str or of int
             Ids, or positions in insertion order.
         fields : str or iterable of str, optional
-            Fields to read; by default all fields of the dataset.
-        ragged : {"error", "list"}
+            Fields to read, and metadata columns, those of
+            `ShardedDatasetWriter.add_metadata_column`; by default all fields of the
+            dataset, and no metadata column. A name of both is the field.
+        ragged : {"error", "list", "pad"}
             For a field whose shape or dtype differs among the samples: raise
-            `RaggedError`, or return a list of arrays, views of the shards.
+            `RaggedError`; return a list of arrays, views of the shards; or pad the
+            arrays at the end of each axis to the largest length among the samples.
+            Padding needs equal dtypes and numbers of axes.
+        fill : scalar, or mapping of str to scalar, optional
+            Value of the padding, for all fields or by field. It must be representable
+            in the field's dtype: NaN is not, among integers. By default NaN for floats
+            and complex numbers, NaT for dates and times, and 0, False, empty text for
+            the others, which have no such value.
+        missing : "error", scalar, or mapping of str to scalar
+            For samples that lack a field, as those made before the field was: raise
+            `FieldNotFoundError`, or fill their rows with a value, for all fields or by
+            field; None stands for the default of `fill`. For a metadata column it is
+            the value in place of NULL.
+        lengths : bool
+            With ``ragged="pad"``, return the arrays' true shapes too, to mask the
+            padding.
 
         Returns
         -------
         dict of str to ndarray [ids, *shape]
-            Writable copies, in the order of `ids`.
+            Writable copies, in the order of `ids`. A metadata column of type INTEGER is
+            int64, one of REAL float64, any other a list of its values. With `lengths`
+            also ``"__lengths__"``: a dict, by field, of int64 [ids, axes], 0 for
+            samples that lack the field.
 
         Raises
         ------
         RaggedError
-            A field is ragged; the error names the sample (a `ValueError`).
+            A field is ragged, or cannot be padded; the error names the samples (a
+            `ValueError`).
         FieldNotFoundError
-            The dataset, or one of the samples, lacks a field.
+            The dataset, or one of the samples, lacks a field, or a metadata column is
+            NULL.
         SampleNotFoundError, IndexError
             An id does not exist, or a position is out of range.
         TypeError, ValueError
-            `ids` are not ids or positions in one dimension, or are a mask.
+            `ids` are not ids or positions in one dimension, or are a mask; or a value
+            of `fill` or `missing` cannot be stored in a field's dtype.
+        QueryTimeoutError
+            Reading a metadata column took longer than 30 seconds.
+        FastshardError
+            A metadata column holds a value that is not of its type.
         FormatError, ClosedError, OSError
             As for `get_sample`.
 
@@ -319,13 +356,41 @@ class ShardedDatasetReader:
                [2, 2, 2, 2]])}
         >>> reader.columns([-1, 0], "history")["history"].shape
         (2, 4)
+
+        Arrays of different lengths:
+
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     arrays = {"history": np.array([7, 8])}
+        ...     sample_id = writer.add_sample(arrays, metadata={"day": 3})
+        >>> reader.refresh()
+        >>> padded = reader.columns(
+        ...     [2, 3], "history", ragged="pad", fill=-1, lengths=True
+        ... )
+        >>> padded["history"]
+        array([[ 2,  2,  2,  2],
+               [ 7,  8, -1, -1]])
+        >>> is_data = np.arange(4) < padded["__lengths__"]["history"]
+        >>> padded["history"][is_data]
+        array([2, 2, 2, 2, 7, 8])
+
+        The new sample lacks the field ``target``:
+
+        >>> reader.columns([2, 3], "target", missing=np.nan)
+        {'target': array([[ 1.,  1.],
+               [nan, nan]])}
         """
-        if ragged not in ("error", "list"):
-            raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
         lookup = self._current()
-        names = self._snapshot.resolve_fields(fields)
+        stacking = Stacking(ragged, fill, missing, lengths)
+        if isinstance(missing, str) and missing == "skip":
+            raise ValueError(
+                'columns(missing="skip") would leave out ids: select those that have '
+                'the fields, as query_ids("NAME_offset IS NOT NULL", ids=ids)'
+            )
+        selection = StackSelection(
+            lookup.metadata, fields, stacking, ("error",), lookup.load
+        )
         samples, order = lookup.locate(ids)
-        stacks = stack_columns(samples, order, samples.columns_of(names), ragged)
+        stacks = selection.stack(samples, order)
         self._snapshot.release_shards()
         return stacks
 
@@ -336,7 +401,10 @@ class ShardedDatasetReader:
         batch_size: int | None = None,
         *,
         params: Params = (),
-        ragged: Literal["error", "list"] = "error",
+        ragged: Literal["error", "list", "pad"] = "error",
+        fill: Any = None,
+        missing: Any = None,
+        lengths: bool = False,
         timeout: float | None = TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
         """Iterate over samples in file order, prefetching their bytes.
@@ -347,7 +415,8 @@ class ShardedDatasetReader:
         Parameters
         ----------
         fields : str or iterable of str, optional
-            Fields to read; by default all fields of the dataset.
+            Fields to read, and metadata columns, as for `columns`; by default all
+            fields of the dataset, and no metadata column.
         where : str, optional
             Condition for the samples; as for `query_ids`.
         batch_size : int, optional
@@ -355,7 +424,17 @@ class ShardedDatasetReader:
             samples are not stacked.
         params : sequence or mapping
             Values for the placeholders of `where`.
-        ragged : {"error", "list"}
+        ragged : {"error", "list", "pad"}
+            As for `columns`, for each batch: its arrays are padded to the largest among
+            them.
+        fill : scalar, or mapping of str to scalar, optional
+            As for `columns`.
+        missing : "error", "skip", scalar, or mapping of str to scalar, optional
+            For samples that lack a field, as those made before the field was, or whose
+            metadata column is NULL: raise `FieldNotFoundError`; leave the samples out;
+            or fill with a value, as for `columns`. By default a batch with such a
+            sample is an error, and a single sample has no such entry.
+        lengths : bool
             As for `columns`, for each batch.
         timeout : float, optional
             Seconds that the query of `where` may take; None: no limit.
@@ -365,16 +444,16 @@ class ShardedDatasetReader:
         iterator of dict
             Of each sample: its id as ``"__key__"``, and each field that it has as an
             array, a view of the shard. Of each batch: a list of ids as ``"__key__"``,
-            and each field as a writable array ``[samples, *shape]``.
+            and each field as a writable array ``[samples, *shape]``. A metadata column
+            is a value, or of a batch as for `columns`.
 
         Raises
         ------
         FieldNotFoundError
-            The dataset has no such field; during the iteration, a sample of a batch
-            lacks it.
+            The dataset has no such field; during the iteration, a sample lacks it.
         QueryError, QueryTimeoutError
             As for `query_ids`.
-        FormatError, OSError, RaggedError
+        FormatError, OSError, RaggedError, ValueError
             As for `columns`, when the iteration reaches the sample or batch, which ends
             it.
         FastshardError
@@ -382,7 +461,7 @@ class ShardedDatasetReader:
         ClosedError
             The reader is closed.
         ValueError
-            `batch_size` is below 1.
+            `batch_size` is below 1, or an option is invalid.
 
         Examples
         --------
@@ -395,10 +474,27 @@ class ShardedDatasetReader:
         ...     print(len(batch["__key__"]), batch["target"].shape)
         2 (2, 2)
         1 (1, 2)
+
+        A field that was added later, and a metadata column:
+
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.add_field("forecast")
+        ...     writer.add_metadata_column("day", "$.day", int)
+        ...     writer.update_sample("sample_000000000003", {"forecast": np.ones(2)})
+        >>> reader.refresh()
+        >>> for batch in reader.scan(["forecast", "day"], batch_size=9, missing=0):
+        ...     print(batch["forecast"].tolist(), batch["day"])
+        [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]] [2 0 1]
+        >>> for sample in reader.scan(["forecast", "day"], missing="skip"):
+        ...     print(sample)
+        {'__key__': 'sample_000000000003', 'forecast': array([1., 1.]), 'day': 2}
         """
         lookup = self._current()
-        names = self._snapshot.resolve_fields(fields)
-        if "__key__" in names:
+        stacking = Stacking(ragged, fill, missing, lengths)
+        selection = StackSelection(
+            lookup.metadata, fields, stacking, ("error", "skip"), lookup.load
+        )
+        if "__key__" in selection.names:
             raise FastshardError(
                 "the field '__key__' collides with the samples' ids: name other fields"
             )
@@ -411,9 +507,15 @@ class ShardedDatasetReader:
             ids = self.query_ids(where, params, timeout=timeout)
         samples = lookup.load()
         positions = None if ids is None else samples.find_keys(ids)
-        window = self._reading.window_bytes
         return scan_samples(
-            samples, names, positions, batch_size, window, self._ring, ragged
+            samples,
+            selection.fields,
+            selection.begin_scan(samples, positions),
+            batch_size,
+            self._reading.window_bytes,
+            self._ring,
+            partial(selection.stack, samples),
+            selection.completer(samples),
         )
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakMethod, WeakSet
 
 from fastshard._core.io.page_ring import PageRing
@@ -28,6 +28,8 @@ from fastshard.errors import ClosedError, FieldNotFoundError, SampleNotFoundErro
 from fastshard.formats.tar import Mode
 
 __all__ = ["Snapshot"]
+
+T = TypeVar("T")
 
 NEIGHBOURS = (
     "SELECT id FROM samples WHERE id >= ? ORDER BY id LIMIT 16",
@@ -264,10 +266,14 @@ class Snapshot:
         FormatError, OSError
             The index cannot be read.
         """
+        return self.read(lambda conn: conn.execute(sql, params).fetchall())
+
+    def read(self, task: Callable[[ReaderConnection], T]) -> T:
+        """Call a function with the connection for row lookups; raises as `select`."""
         connection = self.connect()
         try:
             with connection.lock:
-                return connection.execute(sql, params).fetchall()
+                return task(connection)
         except INDEX_ERRORS as error:
             raise self.translate_error(error) from error
 

@@ -1,0 +1,1 @@
+"""Fields and metadata columns of many samples, stacked, padded and filled."""
