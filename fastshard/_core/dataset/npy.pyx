@@ -1,6 +1,7 @@
 """``.npy`` members: headers, arrays on their bytes, and a buffer of members to write.
 
-The only module that uses NumPy's C API; imported on the first use of an array.
+The only extension module that uses NumPy's C API; imported on the first use of an
+array.
 Headers are those of NEP 1, versions 1.0 to 3.0 (numpy.lib.format).
 """
 
@@ -66,6 +67,10 @@ cdef enum:
     CHECKSUM_WIDTH = 8
     MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
     MAX_LEAD = 12                  # bytes before the literal of a header
+    MAX_PACK = 64 << 20            # bytes of rows
+    PACK_ROOM = 3 << 18            # bytes of a buffer in which a region may end
+    SUCCESSION = 4                 # arrays of one other layout that end a pack
+    ROW_DIMENSIONS = 31            # of an array in a pack: NumPy 1 has 32
     MAX_DTYPES = 64                # of a cache
 
 cdef uint64_t MAX_OCTAL = 1 << 33  # bytes; the first size of twelve octal digits
@@ -816,10 +821,35 @@ cdef inline bint fits_ustar(const uint8_t *name, size_t size) noexcept nogil:
     return bits < 0x80
 
 
+cdef struct pack_t:
+    size_t at                      # offset in the buffer of its tar header
+    size_t data                    # of its first row
+    size_t row_size                # bytes
+    size_t rows
+    size_t capacity                # rows before the next member; 0: it is the last
+
+
+cdef bytes fill_rows(bytes template, size_t rows):
+    """Return the header of a pack, as long as its template, with the number of rows."""
+    cdef Py_ssize_t at = template.rindex(b"'shape': (") + 10
+    cdef Py_ssize_t end = template.index(b",", at)
+    digits = b"%d" % rows
+    return (
+        template[:at] + digits + template[end:-1] + b" " * (end - at - len(digits))
+        + b"\n"
+    )
+
+
 @cython.final
 @cython.no_gc
 cdef class MemberBuffer:
     """Buffer of a tar's last members before they are written.
+
+    With `packs` set, arrays of one layout become rows of a pack, which begins in the
+    buffer and ends in it at the latest with `end_pack`. While no other member follows,
+    the pack grows. Where one of another layout does, a region is reserved before it, so
+    that rows keep their offsets: as many rows again as the pack has, or as the last
+    pack had. What is left of the region in the end is covered by a dead member.
 
     Exports its bytes (headers, data, padding) read-only; a method that changes them
     raises BufferError while an export is alive.
@@ -833,6 +863,9 @@ cdef class MemberBuffer:
         ``encode(value)`` returns a ``.npy`` header and the data, both bytes-like. If
         the data is the array itself, the header is used for every C-contiguous array
         of the same dtype and shape.
+    encode_row : callable, optional
+        ``encode_row(value)`` returns the header of a pack of the most rows, and a
+        C-contiguous ndarray; or an empty header and a value for `encode`.
 
     Attributes
     ----------
@@ -843,10 +876,16 @@ cdef class MemberBuffer:
     number : int
         Number of the shard; for the caller.
     left : int
-        Members that still fit into the shard; decremented by `append_all`.
+        Arrays that still fit into the shard; decremented by `append_all`.
+    packs : bool
+        Whether arrays are packed.
+    has_rows : bool
+        Whether `append_all` returns a row number too; for the caller.
+    row : int
+        Row of the array added last in its pack; -1: it is a member of its own.
     """
 
-    cdef object head, encode
+    cdef object head, encode, encode_row
     cdef object dtype, shape       # of arrays that `header` is for, or None
     cdef bytes header
     cdef uint8_t[BLOCK] block      # tar header without name and size
@@ -858,8 +897,18 @@ cdef class MemberBuffer:
     cdef size_t size, room         # bytes used and allocated
     cdef size_t last               # offset in the buffer of the last member
     cdef Py_ssize_t exports
+    cdef public bint packs, has_rows
+    cdef readonly long long row
+    cdef bytes template            # header of the open pack, or None
+    cdef bytes other               # template of the last array of another layout
+    cdef Py_ssize_t others         # such arrays in succession
+    cdef size_t last_rows          # of the pack before
+    cdef pack_t pack               # the open pack
+    cdef object row_dtype          # of its rows, or None: not to be compared
+    cdef int dimensions
+    cdef cnp.npy_intp[ROW_DIMENSIONS] lengths
 
-    def __cinit__(self, head not None, encode not None):
+    def __cinit__(self, head not None, encode not None, encode_row=None):
         cdef bytes block = head(b"", 0)
         cdef int i
         if len(block) != BLOCK:
@@ -868,7 +917,8 @@ cdef class MemberBuffer:
             )
         self.head = head
         self.encode = encode
-        self.number = -1
+        self.encode_row = encode_row
+        self.number = self.row = -1
         memcpy(self.block, PyBytes_AS_STRING(block), BLOCK)
         memset(self.block + CHECKSUM_AT, c' ', CHECKSUM_WIDTH)
         for i in range(BLOCK):
@@ -908,6 +958,8 @@ cdef class MemberBuffer:
         """
         cdef Py_buffer data
         self.check_exports()
+        if self.packs:
+            return self.append_row(name, array)
         header = self.header
         if (
             not cnp.PyArray_CheckExact(array)
@@ -941,6 +993,162 @@ cdef class MemberBuffer:
             self.dtype, self.shape, self.header = array.dtype, array.shape, header
         return offset
 
+    cdef object append_row(self, bytes name, object array):
+        """Append an array to the open pack, or begin one; or append a member."""
+        cdef bytes template
+        if self.template is not None:
+            if self.is_full():
+                self.end_pack()
+            elif self.has_layout(array):
+                return self.add_row(<cnp.ndarray> array)
+        template, payload = self.encode_row(array)
+        self.check_exports()
+        if not template or not self.choose_pack(template, payload):
+            return self.append_slowly(name, payload)
+        offset = self.add_row(<cnp.ndarray?> payload)
+        if payload is array and array.dtype.names is None:
+            self.note_layout(<cnp.ndarray> array)
+        return offset
+
+    cdef bint is_full(self) noexcept:
+        cdef pack_t *pack = &self.pack
+        return (
+            0 < pack.capacity == pack.rows or pack.rows * pack.row_size >= MAX_PACK
+        )
+
+    cdef bint has_layout(self, object array) noexcept:
+        """Return whether an array is surely a row of the open pack."""
+        cdef cnp.ndarray given
+        if self.row_dtype is None or not cnp.PyArray_CheckExact(array):
+            return False
+        given = <cnp.ndarray> array
+        return (
+            <PyObject *> cnp.PyArray_DESCR(given) is <PyObject *> self.row_dtype
+            and cnp.PyArray_NDIM(given) == self.dimensions
+            and cnp.PyArray_IS_C_CONTIGUOUS(given)
+            and memcmp(
+                cnp.PyArray_DIMS(given), self.lengths,
+                self.dimensions * sizeof(cnp.npy_intp),
+            ) == 0
+        )
+
+    cdef void note_layout(self, cnp.ndarray array):
+        """Remember the type of the open pack's rows, for `has_layout`."""
+        self.row_dtype = <object> cnp.PyArray_DESCR(array)
+        self.dimensions = cnp.PyArray_NDIM(array)
+        memcpy(
+            self.lengths, cnp.PyArray_DIMS(array),
+            self.dimensions * sizeof(cnp.npy_intp),
+        )
+
+    cdef bint choose_pack(self, bytes template, cnp.ndarray array) except -1:
+        """Open a pack for an array, unless it is one of few with another layout."""
+        if cnp.PyArray_NDIM(array) > ROW_DIMENSIONS:
+            return False
+        if self.template is not None:
+            if template == self.template:
+                return True
+            self.others = self.others + 1 if template == self.other else 1
+            self.other = template
+            if self.others < SUCCESSION:
+                return False
+            self.end_pack()
+        self.begin_pack(template, cnp.PyArray_NBYTES(array))
+        return True
+
+    cdef int begin_pack(self, bytes template, size_t row_size) except -1:
+        cdef size_t before = BLOCK + PyBytes_GET_SIZE(template)
+        self.reserve(before)
+        self.pack.at = self.size
+        self.pack.data = self.size + before
+        self.pack.row_size = row_size
+        self.pack.rows = self.pack.capacity = 0
+        memset(self.at + self.size, 0, before)
+        self.size += before
+        self.template = template
+        self.row_dtype = None
+        return 0
+
+    cdef object add_row(self, cnp.ndarray array):
+        """Append a row to the open pack; return the offset of the pack's data."""
+        cdef pack_t *pack = &self.pack
+        cdef size_t to = pack.data + pack.rows * pack.row_size
+        if <size_t> cnp.PyArray_NBYTES(array) != pack.row_size:
+            raise ValueError("the array has not the size of the pack's rows")
+        if not pack.capacity:
+            self.reserve(pack.row_size)
+            self.size += pack.row_size
+        memcpy(self.at + to, cnp.PyArray_DATA(array), pack.row_size)
+        self.row = pack.rows
+        pack.rows += 1
+        self.others = 0
+        return self.start + pack.at + BLOCK
+
+    cdef int reserve_region(self) except -1:
+        """Make room for more rows of the open pack before a member follows it."""
+        cdef pack_t *pack = &self.pack
+        cdef size_t capacity = max(2 * pack.rows, self.last_rows)
+        cdef size_t end
+        if pack.capacity:
+            return 0
+        if self.left > 0:          # the member takes one place
+            capacity = min(capacity, pack.rows + <size_t> self.left - 1)
+        if pack.rows:
+            end = pack.data if pack.data < PACK_ROOM else PACK_ROOM
+            capacity = min(capacity, (PACK_ROOM - end) // pack.row_size)
+        if pack.rows == 0 or capacity <= pack.rows:
+            self.end_pack()
+            return 0
+        end = pack.data + capacity * pack.row_size
+        end += compute_padding(end)
+        self.reserve(end - self.size)
+        memset(self.at + self.size, 0, end - self.size)
+        self.size = end
+        pack.capacity = capacity
+        return 0
+
+    cpdef int end_pack(self) except -1:
+        """Complete the open pack, if any; the next array of its layout begins another.
+        """
+        cdef pack_t *pack = &self.pack
+        cdef bytes template = self.template
+        cdef bytes header, name, dead
+        cdef size_t end, region
+        self.check_exports()
+        if template is None:
+            return 0
+        if pack.rows == 0:
+            self.size = self.last = pack.at
+            self.template = self.row_dtype = None
+            return 0
+        end = pack.data + pack.rows * pack.row_size
+        region = pack.data + pack.capacity * pack.row_size
+        header = fill_rows(template, pack.rows)
+        name = b"pack_%012d.npy" % (self.start + pack.at + BLOCK)
+        end += compute_padding(end)
+        region += compute_padding(region)
+        dead = b"dead_%012d.bin" % (self.start + end + BLOCK)
+        if not pack.capacity:
+            self.reserve(end - self.size)
+            memset(self.at + self.size, 0, end - self.size)
+            self.size = end
+        elif region > end:
+            self.write_header(self.at + end, dead, region - end - BLOCK)
+        self.write_header(
+            self.at + pack.at, name,
+            PyBytes_GET_SIZE(header) + pack.rows * pack.row_size,
+        )
+        memcpy(
+            self.at + pack.at + BLOCK, PyBytes_AS_STRING(header),
+            PyBytes_GET_SIZE(header),
+        )
+        self.last_rows = pack.rows
+        if pack.rows < pack.capacity:
+            self.last_rows //= 2
+        self.template = self.row_dtype = None
+        self.others = 0
+        return 0
+
     def append_bytes(self, bytes name not None, data not None):
         """Append a member of these bytes; return their offset in the file."""
         cdef Py_buffer view
@@ -964,6 +1172,8 @@ cdef class MemberBuffer:
         ):
             slow = self.head(name, size)
             before = PyBytes_GET_SIZE(slow)
+        if self.template is not None:
+            self.reserve_region()
         self.reserve(before + size + padding)
         to = self.at + self.size
         if slow is None:
@@ -977,6 +1187,7 @@ cdef class MemberBuffer:
             memcpy(to, data.buf, data.len)
         memset(to + data.len, 0, padding)
         self.last = self.size
+        self.row = -1
         self.size += before + size + padding
         return self.start + self.last + before
 
@@ -1013,10 +1224,23 @@ cdef class MemberBuffer:
         return 0
 
     def drop_last(self):
-        """Remove the member added last. Cannot be repeated before the next append."""
+        """Remove the array added last. Cannot be repeated before the next append."""
+        cdef pack_t *pack = &self.pack
         self.check_exports()
-        self.size = self.last
         self.left += 1
+        if self.row < 0:
+            self.size = self.last
+            return
+        pack.rows -= 1
+        if pack.rows == 0:
+            self.size = self.last = pack.at
+            self.template = self.row_dtype = None
+        elif not pack.capacity:
+            self.size -= pack.row_size
+        else:
+            memset(
+                self.at + pack.data + pack.rows * pack.row_size, 0, pack.row_size
+            )
 
     def begin(self, uint64_t start):
         """Clear the buffer, and continue at an offset in a file."""
@@ -1026,6 +1250,8 @@ cdef class MemberBuffer:
             raise OverflowError(f"start must be at most 2**62, got {start:,}")
         self.start = start
         self.size = self.last = 0
+        self.template = self.row_dtype = None
+        self.others = 0
         if self.room > MAX_KEPT_ROOM:
             smaller = realloc(self.at, MAX_KEPT_ROOM)
             if smaller is not NULL:
@@ -1065,7 +1291,8 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
     Returns
     -------
     row : list of int
-        Offset of the data and number of the shard, for each member in turn.
+        Offset of the data and number of the shard, for each member in turn; from
+        buffers that have rows also the row in a pack, or None.
     largest : int
         Bytes in the largest of these buffers.
 
@@ -1090,6 +1317,8 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
             except ValueError as error:
                 raise ValueError(f"field {key!r}: {error}") from error
             row.append(buffer.number)
+            if buffer.has_rows:
+                row.append(buffer.row if buffer.row >= 0 else None)
             done.append(buffer)
             buffer.left -= 1
             if buffer.size > largest:

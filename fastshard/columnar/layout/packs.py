@@ -11,8 +11,11 @@ A field has the column ``<field>_row`` once it is named in the table
 ``fastshard_packed``; the dataset has that table once a field was packed. Datasets
 without it are those of the original format.
 
-An array is packed if it is C-contiguous, has no Python objects, at least one byte and
-at most `MAX_ROW_BYTES`.
+An array is packed if ``np.save`` stores it in C order, under a header of version 1.0,
+and it has no Python objects, at least one byte and at most `MAX_ROW_BYTES`.
+
+A pack that a writer ended early may be followed by a dead member,
+``dead_000000002048.bin``, which covers the rest of the space reserved for it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 __all__ = [
+    "MAX_ROWS",
     "MAX_ROW_BYTES",
     "PACKED_TABLE",
     "name_columns",
@@ -28,6 +32,7 @@ __all__ = [
 ]
 
 PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY
+MAX_ROWS = 10**11  # of a pack; the header has room for its digits
 MAX_ROW_BYTES = 64 << 10  # of an array that is worth packing
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastshard.columnar.layout.headers import MAX_HEADER
+from fastshard.columnar.layout.packs import MAX_ROW_BYTES, MAX_ROWS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +25,13 @@ __all__ = [
     "encode_array",
     "encode_metadata",
     "encode_object",
+    "encode_pack",
+    "encode_row",
 ]
 
 
 MAX_BRACKETS = 400  # in JSON whose nesting SQLite need not check
+VERSION_1 = b"\x93NUMPY\x01\x00"  # the beginning of an .npy header
 MAX_METADATA = 63 << 20  # bytes; readers take rows of 64 MiB
 
 _encoder = json.JSONEncoder(allow_nan=False, check_circular=False)
@@ -115,6 +119,53 @@ def encode_object(value: Any) -> tuple[bytes, Buffer]:
     return b"", data.getbuffer()
 
 
+def encode_row(value: Any) -> tuple[bytes, Any]:
+    """Return the header of a pack for an array, and the array in C order.
+
+    Parameters
+    ----------
+    value : array_like
+
+    Returns
+    -------
+    header : bytes
+        Of `MAX_ROWS` rows; `MemberBuffer` fills in their number. Empty if the array is
+        not packed.
+    array : ndarray
+        C-contiguous, if the header is not empty.
+
+    Raises
+    ------
+    ValueError
+        As for `encode_array`.
+    """
+    array = _as_array(value)
+    flags = array.flags
+    if (
+        array.dtype.hasobject
+        or not 0 < array.nbytes <= MAX_ROW_BYTES
+        or (flags.f_contiguous and not flags.c_contiguous)
+    ):
+        return b"", array
+    encode = _cached_pack if array.dtype.names is None else encode_pack
+    header = encode(array.dtype, array.shape)
+    return header, array if flags.c_contiguous else array.copy("C")
+
+
+def encode_pack(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the header of a pack of `MAX_ROWS` rows, or none if no pack may have it.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the rows.
+    shape : tuple of int
+        Of one row.
+    """
+    header = _encode_header(dtype, (MAX_ROWS, *shape), False)
+    return header if header.startswith(VERSION_1) else b""
+
+
 def _as_array(value: Any) -> NDArray[Any]:
     if type(value) is np.ndarray:
         return value
@@ -163,6 +214,7 @@ def _write_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -
 
 
 _cached_header = lru_cache(maxsize=4096)(_encode_header)
+_cached_pack = lru_cache(maxsize=4096)(encode_pack)
 
 
 def _capture_header(array: NDArray[Any]) -> bytes:

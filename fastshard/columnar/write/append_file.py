@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 
 from fastshard._core.dataset.npy import MemberBuffer
-from fastshard.columnar.layout.values import encode_array, encode_object
+from fastshard.columnar.layout.values import encode_array, encode_object, encode_row
 from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
 
 __all__ = [
@@ -40,9 +40,12 @@ for _flag in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW"):  # a link would lead elsew
 headers = HeaderEncoder(0o644, 0, MARK)
 
 
-def new_buffer(*, allow_pickle: bool) -> MemberBuffer:
-    """Return an empty buffer for the members of a shard."""
-    return MemberBuffer(headers.member, encode_object if allow_pickle else encode_array)
+def new_buffer(*, allow_pickle: bool, packs: bool = False) -> MemberBuffer:
+    """Return an empty buffer for the members of a shard; with `packs` for packs too."""
+    encode = encode_object if allow_pickle else encode_array
+    buffer = MemberBuffer(headers.member, encode, encode_row)
+    buffer.packs = packs
+    return buffer
 
 
 class AppendFile:
@@ -82,8 +85,9 @@ class AppendFile:
         buffer.begin(start)
 
     def write(self) -> None:
-        """Write the buffered members and empty the buffer."""
+        """Write the buffered members and empty the buffer. An open pack ends."""
         buffer = self.buffer
+        buffer.end_pack()
         end = buffer.end
         with memoryview(buffer) as data:
             self._write_at(data, buffer.start)

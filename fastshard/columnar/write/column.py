@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
+from fastshard.columnar.layout.packs import row_column
 from fastshard.columnar.layout.schema import MAX_SHARD, quote_name, shard_name
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
@@ -35,7 +36,7 @@ class ShardLength(NamedTuple):
     """
 
     nbytes: int  # of complete members, without the archive's end; -1: condemned
-    members: int  # in those bytes, superseded ones included
+    members: int  # arrays in those bytes: rows of packs and others, also superseded
 
     @property
     def is_condemned(self) -> bool:
@@ -56,11 +57,13 @@ class Column:
     folder : str
         The path of its shards' directory.
     limit : int
-        Maximum number of members in a shard.
+        Maximum number of arrays in a shard.
     sync_queue : SyncQueue
         Syncs complete files.
     allow_pickle : bool
         Whether arrays of Python objects are accepted.
+    packs : bool
+        Whether new arrays are packed.
 
     Attributes
     ----------
@@ -68,7 +71,7 @@ class Column:
         The shard that grows.
     buffer : MemberBuffer
         The members of `file` that are not written yet. Its ``left`` is the number of
-        members that still fit, 0 without a file; at 0 `open_next_shard` is due.
+        arrays that still fit, 0 without a file; at 0 `open_next_shard` is due.
     records : dict of int to ShardLength
         Committed state by shard number.
     pending : dict of int to ShardLength
@@ -87,8 +90,9 @@ class Column:
         Whether the directory must be synced.
     num_shards, new_count : int
         ``fields.num_shards``, committed and to be committed; -1 if unknown.
-    offset_column, shard_column : str
-        The field's columns of ``samples``, quoted for SQL.
+    offset_column, shard_column, row_column : str
+        The field's columns of ``samples``, quoted for SQL. The last exists if the field
+        is packed.
     """
 
     def __init__(
@@ -99,13 +103,15 @@ class Column:
         sync_queue: SyncQueue,
         *,
         allow_pickle: bool = False,
+        packs: bool = False,
     ) -> None:
         self.name = name
         self.folder = folder
         self.limit = limit
         self.offset_column = quote_name(f"{name}_offset")
         self.shard_column = quote_name(f"{name}_shard")
-        self.buffer = new_buffer(allow_pickle=allow_pickle)
+        self.row_column = quote_name(row_column(name))
+        self.buffer = new_buffer(allow_pickle=allow_pickle, packs=packs)
         self.records: dict[int, ShardLength] = {}
         self.pending: dict[int, ShardLength] = {}
         self.foreign: set[int] = set()
@@ -118,6 +124,25 @@ class Column:
         self.file: AppendFile | None = None
         self._full_file: AppendFile | None = None  # complete, not in the queue yet
         self._sync_queue = sync_queue
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows of ``samples`` may refer to rows of packs."""
+        return self.buffer.has_rows
+
+    @is_packed.setter
+    def is_packed(self, is_packed: bool) -> None:
+        self.buffer.has_rows = is_packed
+
+    @property
+    def selected_row(self) -> str:
+        """SQL of a row in a pack, for a query of ``samples``."""
+        return self.row_column if self.is_packed else "NULL"
+
+    @property
+    def cleared_row(self) -> str:
+        """SQL that removes a row in a pack, for an update of ``samples``."""
+        return f", {self.row_column} = NULL" if self.is_packed else ""
 
     def path(self, number: int) -> str:
         """Return the path of a shard."""
@@ -220,6 +245,7 @@ class Column:
         file = self.file
         if file is None:
             return
+        self.buffer.end_pack()
         record = ShardLength(self.buffer.end, self.limit - self.buffer.left)
         if record == self.records.get(file.number):
             return

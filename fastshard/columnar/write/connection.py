@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trusted
+from fastshard.columnar.layout.packs import PACKED_TABLE
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 BUSY_SECONDS = 30.0
-TABLES = ("samples", "fields", "counters", "fastshard_shards")
+TABLES = ("samples", "fields", "counters", "fastshard_shards", PACKED_TABLE)
 # SQL that may end a transaction, after blanks and comments.
 ENDING = re.compile(
     r"(?:\s|;|\ufeff|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(commit|end|release)\b",

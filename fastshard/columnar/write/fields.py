@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Sequence
 
+from fastshard.columnar.layout.packs import PACKED_TABLE, row_column
 from fastshard.columnar.layout.schema import (
     check_column_name,
     check_field_name,
@@ -19,7 +20,9 @@ __all__ = [
     "insert_metadata_column",
     "list_columns",
     "make_folder",
+    "pack_field",
     "select_new_fields",
+    "unpack_field",
 ]
 
 TYPES = ("INTEGER", "REAL", "TEXT", "NUMERIC")
@@ -38,7 +41,11 @@ def list_columns(conn: sqlite3.Connection) -> set[str]:
 
 
 def select_new_fields(
-    names: Sequence[str], existing: Collection[str], columns: set[str]
+    names: Sequence[str],
+    existing: Collection[str],
+    columns: set[str],
+    *,
+    packs: bool = False,
 ) -> list[str]:
     """Return the names that are not fields yet.
 
@@ -49,6 +56,8 @@ def select_new_fields(
         Names of the fields.
     columns : set of str
         Names of the columns of ``samples``, lower-cased.
+    packs : bool
+        Whether they are packed, and have a third column.
 
     Raises
     ------
@@ -62,6 +71,9 @@ def select_new_fields(
             continue
         new.append(check_field_name(name, columns))
         columns |= {f"{name}_offset".lower(), f"{name}_shard".lower()}
+        if packs:
+            _check_row_column(name, columns)
+            columns.add(row_column(name).lower())
     return new
 
 
@@ -99,6 +111,58 @@ def insert_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
             "VALUES (?, 0, 0, 0)",
             (name,),
         )
+
+
+def _check_row_column(name: str, columns: set[str]) -> None:
+    """Raise ValueError if a field cannot be packed; `columns` are lower-cased."""
+    column = row_column(name)
+    if column.lower() in columns:
+        raise ValueError(
+            f"the field {name!r} cannot be packed: the column {column!r} exists"
+        )
+
+
+def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
+    """Let rows of ``samples`` refer to packs of a field that is not packed.
+
+    Raises
+    ------
+    ValueError
+        The column exists, or SQLite allows no more columns.
+    """
+    _check_row_column(name, list_columns(cursor.connection))
+    cursor.execute(
+        f"CREATE TABLE IF NOT EXISTS {PACKED_TABLE} (field TEXT PRIMARY KEY)"
+    )
+    try:
+        cursor.execute(
+            f"ALTER TABLE samples ADD COLUMN {quote_name(row_column(name))} INTEGER"
+        )
+    except sqlite3.OperationalError as error:
+        if "too many columns" not in str(error):
+            raise
+        raise ValueError(f"the field {name!r} cannot be packed: {error}") from error
+    cursor.execute(f"INSERT INTO {PACKED_TABLE} (field) VALUES (?)", (name,))
+
+
+def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:
+    """Remove the column of a field's rows in packs, if no sample has one.
+
+    Returns
+    -------
+    bool
+        False if this SQLite cannot remove columns, or the user's schema needs it. The
+        field counts as packed then.
+    """
+    column = quote_name(row_column(name))
+    try:
+        cursor.execute(f"ALTER TABLE samples DROP COLUMN {column}")
+    except sqlite3.OperationalError:
+        return False
+    cursor.execute(f"DELETE FROM {PACKED_TABLE} WHERE field = ?", (name,))
+    if not cursor.execute(f"SELECT 1 FROM {PACKED_TABLE}").fetchone():
+        cursor.execute(f"DROP TABLE {PACKED_TABLE}")
+    return True
 
 
 def insert_metadata_column(

@@ -114,7 +114,7 @@ def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardLength]
         "AND typeof(shard) = 'integer' AND typeof(nbytes) = 'integer' "
         "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
         f"AND (nbytes = -1 OR nbytes BETWEEN 0 AND {MAX_BYTES} "
-        f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
+        f"AND nbytes % {BLOCK} = 0 AND members <= nbytes)",
         (field, MAX_SHARD),
     )
     return {number: ShardLength(*record) for number, *record in rows}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fastshard._core.dataset.npy import append_all
-from fastshard.columnar.layout.schema import quote_name
 from fastshard.columnar.write.append_file import WRITE_BYTES
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.connection import begin, is_fatal
@@ -69,7 +68,7 @@ class RowWriter:
         if sql is None:
             if len(self._inserts) >= MAX_STATEMENTS:
                 self._inserts.clear()
-            sql = self._inserts[key] = _format_insert(key)
+            sql = self._inserts[key] = _format_insert(self._name_columns(arrays))
         try:
             if not self._conn.in_transaction:
                 begin(self._conn)
@@ -114,7 +113,7 @@ class RowWriter:
         if sql is None:
             if len(self._updates) >= MAX_STATEMENTS:
                 self._updates.clear()
-            sql = _format_update(tuple(arrays), text is not None)
+            sql = _format_update(self._name_columns(arrays), text is not None)
             self._updates[key] = sql
         try:
             begin(self._conn)
@@ -143,6 +142,21 @@ class RowWriter:
 
     def _begin_next_shard(self, field: str) -> None:
         self._transaction.find_column(field).open_next_shard()
+
+    def _name_columns(self, fields: Iterable[str]) -> list[str]:
+        """Return the columns of the values that `append_all` returns."""
+        names = []
+        for field in fields:
+            column = self._transaction.columns[field]
+            names += [column.offset_column, column.shard_column]
+            if column.is_packed:
+                names.append(column.row_column)
+        return names
+
+    def forget_statements(self) -> None:
+        """Forget the SQL of statements: fields have been packed or unpacked."""
+        self._inserts.clear()
+        self._updates.clear()
 
     def _drop_last(self, fields: Iterable[str]) -> None:
         """Drop the last member from the buffer of each field."""
@@ -188,7 +202,7 @@ def move_rows(
     cursor: sqlite3.Cursor,
     column: Column,
     number: int,
-    offsets: dict[str, int],
+    places: dict[str, tuple[int, int | None]],
     *,
     clear: bool,
 ) -> None:
@@ -200,40 +214,39 @@ def move_rows(
     column : Column
     number : int
         The shard.
-    offsets : dict of str to int
-        By sample id.
+    places : dict of str to (int, int or None)
+        Offset and row in a pack, by sample id.
     clear : bool
         Remove the array from rows that refer to the shard already.
     """
     offset, shard = column.offset_column, column.shard_column
+    row = f", {column.row_column} = ?4" if column.is_packed else ""
     if clear:
         cursor.execute(
-            f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
+            f"UPDATE samples SET {offset} = NULL, {shard} = NULL{column.cleared_row} "
+            f"WHERE {shard} = ?",
             (number,),
         )
-    register_rows(cursor, ((sample_id, "{}") for sample_id in offsets))
+    register_rows(cursor, ((sample_id, "{}") for sample_id in places))
     cursor.executemany(
-        f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
-        ((at, number, sample_id) for sample_id, at in offsets.items()),
+        f"UPDATE samples SET {offset} = ?1, {shard} = ?2{row} WHERE id = ?3",
+        (
+            (at, number, sample_id, place)[: 4 if row else 3]
+            for sample_id, (at, place) in places.items()
+        ),
     )
 
 
 def _format_insert(names: Sequence[str]) -> str:
-    """Return SQL with parameters: offset and shard of each field, id, metadata."""
-    columns = [*_name_columns(names), "id", "meta_json"]
+    """Return SQL with parameters: the columns of fields, id, metadata."""
+    columns = [*names, "id", "meta_json"]
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO samples ({', '.join(columns)}) VALUES ({marks})"
 
 
 def _format_update(names: Sequence[str], has_text: bool) -> str:
-    """Return SQL with parameters: offset and shard of each field, metadata, id."""
-    columns = [*_name_columns(names), *(["meta_json"] if has_text else [])]
+    """Return SQL with parameters: the columns of fields, metadata, id."""
+    columns = [*names, *(["meta_json"] if has_text else [])]
     if not columns:
         return "UPDATE samples SET id = id WHERE id = ?"
     return f"UPDATE samples SET {', '.join(f'{c} = ?' for c in columns)} WHERE id = ?"
-
-
-def _name_columns(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        yield quote_name(f"{name}_offset")
-        yield quote_name(f"{name}_shard")

@@ -66,9 +66,11 @@ class WriterSession:
     root : Path
         The dataset's directory; it is created if it does not exist.
     limit : int
-        Maximum number of members in a shard.
+        Maximum number of arrays in a shard.
     allow_pickle : bool
         Whether arrays of Python objects are accepted.
+    packs : bool
+        Whether new arrays are packed.
 
     Attributes
     ----------
@@ -93,7 +95,9 @@ class WriterSession:
         The dataset cannot be opened.
     """
 
-    def __init__(self, root: Path, limit: int, *, allow_pickle: bool) -> None:
+    def __init__(
+        self, root: Path, limit: int, *, allow_pickle: bool, packs: bool = False
+    ) -> None:
         self.state = CLOSED  # until it is open
         self.root = root
         self.home = os.path.abspath(root)  # stays valid after a chdir
@@ -102,6 +106,7 @@ class WriterSession:
         self.busy = False
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.allow_pickle = allow_pickle
+        self.packs = packs
         make_directory(self.home)
         with hold_registry():
             other = find_writer(self.home)
@@ -129,7 +134,11 @@ class WriterSession:
             create_index(self.path)
         conn = self.conn = open_writer(self.path)
         transaction = self.transaction = Transaction(
-            conn, self.home, self.path, allow_pickle=self.allow_pickle
+            conn,
+            self.home,
+            self.path,
+            allow_pickle=self.allow_pickle,
+            packs=self.packs,
         )
         try:
             begin(conn)  # the tables are created all together

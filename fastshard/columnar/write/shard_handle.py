@@ -68,7 +68,8 @@ class ShardHandle:
         self.shard_id = number
         self._session = session
         self._column = column
-        self._offsets: dict[str, int] = {}  # of each sample's last array
+        # Offset, and row in a pack, of each sample's last array:
+        self._places: dict[str, tuple[int, int | None]] = {}
         self._members = 0
         if number in column.in_handles:
             reason = "the shard is being written"
@@ -93,7 +94,9 @@ class ShardHandle:
             The shard must not be appended to, and `overwrite` is not set.
         """
         column, number = self._column, self.shard_id
-        buffer = new_buffer(allow_pickle=self._session.allow_pickle)
+        buffer = new_buffer(
+            allow_pickle=self._session.allow_pickle, packs=column.buffer.packs
+        )
         path = column.path(number)
         if column.file is not None and column.file.number == number:
             self._session.flush()
@@ -156,7 +159,8 @@ class ShardHandle:
                 raise ValueError(f"field {self.field_name!r}: {error}") from error
             finally:
                 session.busy = False
-            self._offsets[sample_id] = offset
+            row = self._file.buffer.row
+            self._places[sample_id] = offset, row if row >= 0 else None
             self._members += 1
             if len(self._file.buffer) >= WRITE_BYTES:
                 try:
@@ -225,7 +229,7 @@ class ShardHandle:
                         replacement = ShardReplacement(column, number, self._new_path)
                         transaction.replacements.install(replacement, cursor)
                     move_rows(
-                        cursor, column, number, self._offsets, clear=self._replaces
+                        cursor, column, number, self._places, clear=self._replaces
                     )
                     column.pending[number] = record
                     column.highest = max(column.highest, number)

@@ -51,7 +51,7 @@ from fastshard.columnar.read.leases import has_older_readers
 from fastshard.columnar.write.append_file import SyncQueue
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import WriterConnection, begin, savepoint
-from fastshard.columnar.write.fields import make_folder
+from fastshard.columnar.write.fields import make_folder, pack_field
 from fastshard.columnar.write.recovery import (
     adopt_rows,
     read_records,
@@ -80,6 +80,8 @@ class Transaction:
         The index's path, for messages.
     allow_pickle : bool
         Whether arrays of Python objects are accepted.
+    packs : bool
+        Whether new arrays are packed.
 
     Attributes
     ----------
@@ -101,12 +103,19 @@ class Transaction:
     """
 
     def __init__(
-        self, conn: WriterConnection, home: str, path: str, *, allow_pickle: bool
+        self,
+        conn: WriterConnection,
+        home: str,
+        path: str,
+        *,
+        allow_pickle: bool,
+        packs: bool,
     ) -> None:
         self.conn = conn
         self.home = home
         self.path = path
         self.allow_pickle = allow_pickle
+        self.packs = packs
         self.columns: dict[str, Column] = {}
         self.buffers: dict[str, MemberBuffer] = {}
         self.sync_queue = SyncQueue()
@@ -134,21 +143,27 @@ class Transaction:
         ----------
         fields : iterable of Field
         limit : int
-            Maximum number of members in a shard.
+            Maximum number of arrays in a shard.
         """
         for field in fields:
             if field.name not in self.columns:
                 self._add_column(field, limit)
 
     def _add_column(self, field: Field, limit: int) -> None:
-        """Load a field and recover its shards."""
+        """Load a field, pack it if the writer packs, and recover its shards."""
         column = Column(
             field.name,
             os.path.join(self.home, field.folder),
             limit,
             self.sync_queue,
             allow_pickle=self.allow_pickle,
+            packs=self.packs,
         )
+        column.is_packed = field.is_packed
+        if self.packs and not field.is_packed:
+            with savepoint(self.conn) as cursor:
+                pack_field(cursor, field.name)
+            column.is_packed = True
         recover(self.conn, column)
         row = self.conn.execute(
             "SELECT num_shards FROM fields WHERE name = ?", (field.name,)

@@ -53,9 +53,14 @@ class ShardedDatasetWriter:
         The dataset's directory. It is created if it does not exist; an existing dataset
         is continued.
     samples_per_shard : int
-        Maximum number of members in a shard.
+        Maximum number of arrays of a field in a shard.
     allow_pickle : bool
         Store arrays of Python objects too, pickled.
+    pack : bool
+        Store arrays of up to 64 KiB in packs: members that hold the arrays of many
+        samples of equal dtype and shape, as rows. Small arrays take a fraction of the
+        space then. synthefy-dataset-utils does not read packs; `compact` with
+        ``pack=False`` gives the samples members of their own.
 
     Attributes
     ----------
@@ -67,7 +72,8 @@ class ShardedDatasetWriter:
     Raises
     ------
     ValueError
-        `samples_per_shard` is not positive.
+        `samples_per_shard` is not positive; or a field cannot be packed, because a
+        column of the user has the name ``<field>_row``.
     WriterLockedError
         Another process writes to the dataset (a `BlockingIOError`).
     FormatError
@@ -98,13 +104,16 @@ class ShardedDatasetWriter:
         samples_per_shard: int = 1000,
         *,
         allow_pickle: bool = False,
+        pack: bool = False,
     ) -> None:
         limit = operator.index(samples_per_shard)
         if not 0 < limit < 1 << 63:
             raise ValueError(f"samples_per_shard must be positive, got {limit}")
         self.samples_per_shard = limit
         self.root = Path(os.fsdecode(root))
-        self._session = WriterSession(self.root, limit, allow_pickle=allow_pickle)
+        self._session = WriterSession(
+            self.root, limit, allow_pickle=allow_pickle, packs=bool(pack)
+        )
         self._transaction = self._session.transaction
         self._rows = RowWriter(self._session)
 
@@ -200,7 +209,9 @@ class ShardedDatasetWriter:
             self._load_missed_fields()
             columns = fields.list_columns(session.conn)
             existing = self._transaction.columns
-            new = fields.select_new_fields(list(names), existing, columns)
+            new = fields.select_new_fields(
+                list(names), existing, columns, packs=session.packs
+            )
             self._make_folders(new)
             try:
                 with savepoint(session.conn) as cursor:
