@@ -535,3 +535,27 @@ for batch in (None, 4):
     )
     positions = [json.loads(line)["position"] for line in printed.splitlines()]
     assert positions == [0, 1, 0, 4]
+
+
+@slow  # forks without torch are tested with the reader
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_columnar_reader_is_a_map_style_dataset(run, tmp_path, method):
+    run(
+        """
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+with ShardedDatasetWriter(args[1]) as writer:
+    writer.add_field("x")
+    for i in range(50):
+        writer.add_sample({"x": np.full(3, i)})
+reader = ShardedDatasetReader(args[1])
+for sampler in (None, RandomSampler(reader)):
+    loader = DataLoader(reader, batch_size=8, num_workers=2, sampler=sampler,
+                        multiprocessing_context=args[0])
+    seen = [int(row[0]) for batch in loader for row in batch["x"]]
+    assert sorted(seen) == list(range(50)), seen
+    assert sampler is not None or seen == list(range(50)), seen
+assert len(loader) == 7
+""",
+        method,
+        tmp_path / "columns",
+    )

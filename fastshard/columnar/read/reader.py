@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from fastshard._util.options import check_choice, check_option_names
 from fastshard._util.sizes import parse_size
@@ -22,6 +22,7 @@ from fastshard.columnar.read.stacks.stacking import Stacking
 from fastshard.columnar.shardset import ColumnSet
 from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
+from fastshard.dataset.torch_base import Dataset as TorchDataset
 from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
@@ -33,12 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["TIMEOUT", "ArraySequence", "ShardedDatasetReader"]
 
 TIMEOUT = 30.0  # seconds of a query
+HAS_ID = "SELECT 1 FROM samples WHERE id = ?"
 
 
-class ShardedDatasetReader:
+class ShardedDatasetReader(TorchDataset[Arrays]):
     """Read a columnar dataset: samples by id, by position, by a query, or all of them.
 
     A reader sees the dataset as it was when the reader was made, until `refresh`.
+
+    It is a map-style dataset for `torch.utils.data.DataLoader`, of all samples in
+    insertion order: ``reader[i]`` is the dict of the sample's arrays.
 
     Arrays are views of the shards' memory, not copies. They are read-only unless `mode`
     is ``"private"``, and valid for as long as they are referenced, also after `close`.
@@ -126,6 +131,7 @@ class ShardedDatasetReader:
         except FileNotFoundError:
             raise unmarked_error(self.root, "columnar", INDEX_NAME) from None
         self._lookup = RowLookup(self._snapshot)
+        self._items: ArraySequence | None = None  # of the state at its first use
 
     @property
     def cache_tars(self) -> bool:
@@ -173,7 +179,129 @@ class ShardedDatasetReader:
         >>> len(reader)
         3
         """
+        items = self._items
+        if items is not None and not self._snapshot.closed:
+            return len(items)
         return self._current().count()
+
+    @overload
+    def __getitem__(self, key: SupportsIndex | str) -> Arrays: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Arrays]: ...
+    def __getitem__(self, key: SupportsIndex | str | slice) -> Arrays | list[Arrays]:
+        """Return the arrays of a sample, or of a slice of samples.
+
+        The first use by position loads all rows of the index; use the reader so before
+        worker processes fork, ``reader[0]``, and they share the rows. A forked process
+        goes on with the samples of that moment; one that unpickles the reader opens the
+        dataset anew.
+
+        Parameters
+        ----------
+        key : int, slice or str
+            Position in insertion order, negative ones from the end; or a sample's id.
+
+        Returns
+        -------
+        dict of str to ndarray, or list of them
+            By field, as an item of `samples`: views of the shards. Fields that the
+            sample lacks are left out.
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+        SampleNotFoundError
+            No sample has this id (a `KeyError`).
+        FormatError, OSError
+            An array, or the index, cannot be read.
+        ClosedError
+            The reader is closed.
+
+        Examples
+        --------
+        >>> reader[1]
+        {'history': array([1, 1, 1, 1]), 'target': array([1., 1.])}
+        >>> len(reader[1:]), reader["sample_000000000003"]["history"]
+        (2, array([2, 2, 2, 2]))
+        """
+        if isinstance(key, str):
+            return self.get_sample(key)[0]
+        return self._get_items()[key]
+
+    def __getitems__(self, positions: Iterable[int]) -> list[Arrays]:
+        """Return several samples: torch's DataLoader fetches a batch by this method.
+
+        The arrays of a field are rows of one new array, and writable.
+
+        Parameters
+        ----------
+        positions : iterable of int
+            Positions in insertion order.
+
+        Returns
+        -------
+        list of dict
+            By field, in the order of the positions.
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError, ClosedError
+            As for ``reader[i]``.
+
+        Examples
+        --------
+        >>> [arrays["history"][0] for arrays in reader.__getitems__([2, 0])]
+        [np.int64(2), np.int64(0)]
+        """
+        return self._get_items().__getitems__(positions)
+
+    def __iter__(self) -> Iterator[Arrays]:
+        """Iterate over the arrays of all samples, in insertion order.
+
+        `scan` is faster: it reads in the order of the bytes, and ahead.
+
+        Examples
+        --------
+        >>> [arrays["history"].sum() for arrays in reader]
+        [np.int64(0), np.int64(4), np.int64(8)]
+        """
+        return iter(self._get_items())
+
+    def __contains__(self, sample_id: object) -> bool:
+        """Return whether a sample has this id.
+
+        Parameters
+        ----------
+        sample_id : str
+            An id.
+
+        Returns
+        -------
+        bool
+            False also for what is no str.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index cannot be read.
+
+        Examples
+        --------
+        >>> "sample_000000000003" in reader, "sample_3" in reader
+        (True, False)
+        """
+        if not isinstance(sample_id, str):
+            self._current()
+            return False
+        try:
+            return bool(self._snapshot.select(HAS_ID, (str.__str__(sample_id),)))
+        except UnicodeEncodeError:  # half a surrogate pair: no id has one
+            return False
 
     def get_sample(
         self, sample_id: str, fields: Iterable[str] | None = None, *, copy: bool = False
@@ -878,6 +1006,7 @@ class ShardedDatasetReader:
             self._snapshot.refresh()
         finally:
             self._lookup = RowLookup(self._snapshot)
+            self._items = None
 
     def close(self) -> None:
         """Close the index and the shards. Arrays stay valid.
@@ -923,6 +1052,13 @@ class ShardedDatasetReader:
                 snapshot, lookup, self._ring, ids, condition, reduction
             ),
         )
+
+    def _get_items(self) -> ArraySequence:
+        """Return the samples by position, also after a fork those of its beginning."""
+        items = self._items
+        if items is None or self._snapshot.closed:
+            items = self._items = self.samples
+        return items
 
     def _arguments(self) -> tuple[str, bool, dict[str, Any]]:
         return self._snapshot.home, self.cache_tars, self._options
