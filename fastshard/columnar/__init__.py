@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fastshard.columnar.compaction import compact
     from fastshard.columnar.read.reader import ShardedDatasetReader
     from fastshard.columnar.read.sequence import ArraySequence
+    from fastshard.columnar.read.windows import WindowDataset
     from fastshard.columnar.samples import ColumnSample
     from fastshard.columnar.stats import stat
     from fastshard.columnar.verification import verify
@@ -49,6 +50,7 @@ __all__ = [
     "ShardHandle",
     "ShardedDatasetReader",
     "ShardedDatasetWriter",
+    "WindowDataset",
     "compact",
     "stat",
     "verify",
@@ -61,6 +63,7 @@ MODULES = {  # not named as their contents, which they would hide
     "ShardHandle": "write.shard_handle",
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",
+    "WindowDataset": "read.windows",
     "compact": "compaction",
     "stat": "stats",
     "verify": "verification",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples
     from fastshard.columnar.read.selection import RowSelection
 
-__all__ = ["ColumnSet"]
+__all__ = ["ColumnSet", "update_keys"]
 
 KEYS_PER_UPDATE = 4096
 COUNT = "SELECT count(*) FROM samples"
@@ -141,10 +141,7 @@ class ColumnSet(ShardSet):
         """Return the identity of the dataset: a digest of its fields and ids."""
         rows = self.rows()
         digest = blake2b("\n".join(rows.field_names).encode(), digest_size=8)
-        for start in range(0, len(rows), KEYS_PER_UPDATE):
-            part = range(start, min(start + KEYS_PER_UPDATE, len(rows)))
-            keys = rows.keys_of(array("q", part))
-            digest.update("\n".join(["", *keys]).encode())
+        update_keys(digest, rows)
         name = os.path.basename(self.snapshot.home)
         if self.selection is not None:
             name = self.selection.describe(name)
@@ -168,6 +165,14 @@ class ColumnSet(ShardSet):
         if self.selection is not None:
             return self.selection.reduction
         return _restore, (self.snapshot.root, self.mode, self._limit, self.reading)
+
+
+def update_keys(digest: Any, samples: ColumnSamples) -> None:
+    """Update a digest with the keys of all samples."""
+    for start in range(0, len(samples), KEYS_PER_UPDATE):
+        part = range(start, min(start + KEYS_PER_UPDATE, len(samples)))
+        keys = samples.keys_of(array("q", part))
+        digest.update("\n".join(["", *keys]).encode())
 
 
 def _restore(

@@ -27,6 +27,7 @@ from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
+    from fastshard.columnar.read.windows import WindowDataset
     from fastshard.columnar.samples import ColumnSample, Unpickle
     from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.verify import Fault
@@ -747,6 +748,93 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         if names is not None:
             selected = selected.select_fields(*names)
         return selected
+
+    def windows(
+        self,
+        fields: str | Iterable[str],
+        length: int,
+        stride: int = 1,
+        where: str | None = None,
+        params: Params = (),
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> WindowDataset[dict[str, Any]]:
+        """Return a dataset of windows along the first axis of each sample's arrays.
+
+        The query runs now; headers are read once, at the first use, for the lengths of
+        the arrays.
+
+        Parameters
+        ----------
+        fields : str or iterable of str
+            One field or more. The arrays of a sample must have the same number of
+            steps, the length of the first axis.
+        length : int
+            Steps of a window.
+        stride : int, default 1
+            Steps from the start of a window to that of the next.
+        where : str, optional
+            Condition for the samples; as for `query_ids`. By default all samples.
+        params : sequence or mapping
+            Values for the placeholders of `where`.
+        timeout : float, optional
+            Seconds that the query may take; None: no limit.
+
+        Returns
+        -------
+        WindowDataset
+            ``windows[i]`` is a dict of ``"__key__"``, ``"__start__"``, the window's
+            first step, and each field: a view of the shard, ``[length, ...]``.
+            ``windows.batches(n)`` gives a list of n ids, and arrays ``[n]`` and
+            ``[n, length, ...]``. Every window is whole: samples that are shorter, or
+            lack a field, have none, and are counted by ``short_sample_count``. The
+            dataset is closed with the reader.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The dataset has no such field.
+        RaggedError
+            At the first use: the fields of a sample differ in length, or an array has
+            no axes; the error names the sample.
+        FormatError, OSError
+            As for `get_sample`.
+        QueryError, QueryTimeoutError, ClosedError
+            As for `query_ids`.
+        ValueError, TypeError
+            A number is out of range or not an int, or there is no field.
+
+        Notes
+        -----
+        A window costs no memory, a sample 8 bytes. A state resumes with windows of the
+        same samples, lengths and options, and raises `StateError` otherwise. A pickle
+        has the same windows: with a condition it holds the ids of the samples; without
+        one it raises `StateError` once samples were added or removed.
+
+        Examples
+        --------
+        >>> windows = reader.windows("history", 3, stride=1)
+        >>> len(windows), windows[1]["__start__"], windows[1]["history"]
+        (6, 1, array([0, 0, 0]))
+        >>> batch = next(windows.shuffle(seed=7).batches(4))
+        >>> batch["history"].shape, batch["__start__"].shape, len(batch["__key__"])
+        ((4, 3), (4,), 4)
+        """
+        from fastshard.columnar.read.windows import (
+            SeriesWindows,
+            WindowDataset,
+            WindowOptions,
+        )
+
+        lookup = self._current()
+        names = self._snapshot.resolve_fields(fields)
+        options = WindowOptions.checked(names, length, stride)
+        ids = None
+        if where is not None:
+            ids = self.query_ids(where, params, timeout=timeout)
+        return WindowDataset(
+            SeriesWindows(self._select(lookup, ids, where or ""), options)
+        )
 
     def list_fields(self) -> list[str]:
         """Return the names of all fields, in the order they were added.
