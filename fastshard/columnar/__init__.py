@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fastshard.columnar.samples import ColumnSample
     from fastshard.columnar.stats import stat
     from fastshard.columnar.verification import verify
-    from fastshard.columnar.write.rewrite import Compaction
+    from fastshard.columnar.write.compact.rewrite import Compaction
     from fastshard.columnar.write.shard_handle import ShardHandle
     from fastshard.columnar.write.writer import ShardedDatasetWriter
 
@@ -59,7 +59,7 @@ __all__ = [
 MODULES = {  # not named as their contents, which they would hide
     "ArraySequence": "read.sequence",
     "ColumnSample": "samples",
-    "Compaction": "write.rewrite",
+    "Compaction": "write.compact.rewrite",
     "ShardHandle": "write.shard_handle",
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",

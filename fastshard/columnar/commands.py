@@ -111,7 +111,7 @@ def cmd_compact(args: argparse.Namespace) -> int:
     """Rewrite the shards of a columnar dataset without unreferenced members."""
     from fastshard.columnar.compaction import compact
 
-    result = compact(check_root(args.root))
+    result = compact(check_root(args.root), pack=args.pack)
     if args.json:
         write_line(json.dumps(result._asdict()))
         return 0
@@ -128,9 +128,18 @@ def add_compact(commands: Any) -> None:
         usage="fastshard compact [OPTION]... ROOT",
         description="Rewrite the shards of a columnar dataset without the members\n"
         "that no sample refers to any more. Open readers go on reading.",
-        examples=[("free the space", "fastshard compact columns")],
+        examples=[
+            ("free the space", "fastshard compact columns"),
+            ("store small arrays as rows of packs", "fastshard compact --pack columns"),
+        ],
     )
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
+    parser.add_argument(
+        "--pack",
+        action=argparse.BooleanOptionalAction,
+        help="store small arrays as rows of packs, or each as a member of its own "
+        "(default: as they are)",
+    )
     parser.add_output(
         json="print a JSON object with bytes and shards, before and after"
     )

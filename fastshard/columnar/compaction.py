@@ -7,23 +7,26 @@ import sqlite3
 
 from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.write.column import Column
-from fastshard.columnar.write.rewrite import Compaction
+from fastshard.columnar.write.compact.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.dataset.paths.not_found import unmarked_error
 
 __all__ = ["Compaction", "compact"]
 
 
-def compact(root: str | os.PathLike[str]) -> Compaction:
+def compact(root: str | os.PathLike[str], *, pack: bool | None = None) -> Compaction:
     """Rewrite the shards of a dataset without dead space.
 
-    New shards have at most as many members as the fullest old one. See
+    New shards have at most as many arrays as the fullest old one. See
     `ShardedDatasetWriter.compact`. On the command line: ``fastshard compact ROOT``.
 
     Parameters
     ----------
     root : str or path-like
         The dataset's directory.
+    pack : bool, optional
+        True: store small arrays as rows of packs. False: each as a member of its own.
+        By default each field stays as it is.
 
     Returns
     -------
@@ -53,6 +56,13 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
     >>> result = compact("weather")
     >>> result.bytes_before, result.bytes_after
     (79360, 9728)
+    >>> with ShardedDatasetWriter("small") as writer:
+    ...     writer.add_field("history")
+    ...     for day in range(1000):
+    ...         _ = writer.add_sample({"history": np.full(50, day, "f4")})
+    >>> result = compact("small", pack=True)
+    >>> result.bytes_before, result.bytes_after
+    (1025024, 201728)
     """
     name = os.fsdecode(root)
     if not is_columnar(name):
@@ -64,11 +74,11 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
         writer.samples_per_shard = limit
         for column in columns:
             column.limit = limit
-        return writer.compact()
+        return writer.compact(pack)
 
 
 def _max_members(conn: sqlite3.Connection, column: Column) -> int:
-    """Return the members of a field's fullest shard, by its records and its rows."""
+    """Return the arrays in a field's fullest shard, by its records and its rows."""
     shard = column.shard_column
     sql = f"SELECT count(*) FROM samples WHERE {shard} IS NOT NULL GROUP BY {shard}"
     counts = [count for (count,) in conn.execute(sql)]

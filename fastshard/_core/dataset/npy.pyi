@@ -47,6 +47,7 @@ def read_layouts(
     NDArray[np.int64],
     tuple[int, str] | None,
 ]: ...
+def fill_rows(template: bytes, rows: int) -> bytes: ...
 
 @final
 class MemberBuffer:

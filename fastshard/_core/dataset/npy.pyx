@@ -829,7 +829,7 @@ cdef struct pack_t:
     size_t capacity                # rows before the next member; 0: it is the last
 
 
-cdef bytes fill_rows(bytes template, size_t rows):
+def fill_rows(bytes template not None, size_t rows):
     """Return the header of a pack, as long as its template, with the number of rows."""
     cdef Py_ssize_t at = template.rindex(b"'shape': (") + 10
     cdef Py_ssize_t end = template.index(b",", at)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "VERSION_1",
     "encode_array",
+    "encode_header",
     "encode_metadata",
     "encode_object",
     "encode_pack",
@@ -84,7 +86,7 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     # A structured dtype is mutable: not a key of the cache.
-    encode = _cached_header if array.dtype.names is None else _encode_header
+    encode = _cached_header if array.dtype.names is None else encode_header
     header = encode(array.dtype, array.shape, fortran)
     # A Fortran-ordered array is stored as its transpose, which is C-ordered.
     ordered = array.T if fortran else array
@@ -162,7 +164,7 @@ def encode_pack(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     shape : tuple of int
         Of one row.
     """
-    header = _encode_header(dtype, (MAX_ROWS, *shape), False)
+    header = encode_header(dtype, (MAX_ROWS, *shape), False)
     return header if header.startswith(VERSION_1) else b""
 
 
@@ -180,9 +182,7 @@ def _as_array(value: Any) -> NDArray[Any]:
         raise ValueError(f"a field must be an array, got {kind}: {error}") from error
 
 
-def _encode_header(
-    dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool
-) -> bytes:
+def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
     """Return the header of an array, from the magic string on."""
     header = _write_header(dtype, shape, fortran)
     if len(header) > MAX_HEADER:
@@ -213,7 +213,7 @@ def _write_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -
         return _capture_header(np.empty(shape, dtype, order="F" if fortran else "C"))
 
 
-_cached_header = lru_cache(maxsize=4096)(_encode_header)
+_cached_header = lru_cache(maxsize=4096)(encode_header)
 _cached_pack = lru_cache(maxsize=4096)(encode_pack)
 
 

@@ -63,6 +63,10 @@ class ShardMembers:
                 return offset, size
         return self._last.get(name)
 
+    def size_at(self, name: str, offset: int) -> int | None:
+        """Return the size of the member of a name at an offset, or None."""
+        return self._sizes.get((name, offset))
+
     def sizes(self) -> list[tuple[str, int, int]]:
         """Return name, offset and size of each member, in file order."""
         return [(name, at, size) for (name, at), size in self._sizes.items()]

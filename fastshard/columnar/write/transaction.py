@@ -265,7 +265,7 @@ class Transaction:
         """
         commits = self.commits
         pending, foreign = dict(column.pending), set(column.foreign)
-        highest = column.highest
+        highest, is_packed = column.highest, column.is_packed
         try:
             yield
         except BaseException:
@@ -276,7 +276,7 @@ class Transaction:
                 self.conn.has_begun = False
                 self.replacements.undo()
                 column.pending, column.foreign = pending, foreign
-                column.highest = highest
+                column.highest, column.is_packed = highest, is_packed
             raise
 
     def undo(self) -> None:

@@ -20,8 +20,8 @@ from fastshard.columnar.layout.schema import (
 )
 from fastshard.columnar.layout.values import encode_metadata
 from fastshard.columnar.write import fields
+from fastshard.columnar.write.compact.rewrite import Compaction, compact_columns
 from fastshard.columnar.write.connection import WriterConnection, savepoint
-from fastshard.columnar.write.rewrite import Compaction, compact_columns
 from fastshard.columnar.write.rows import RowWriter, register_rows
 from fastshard.columnar.write.session import WriterSession
 from fastshard.columnar.write.shard_handle import ShardHandle
@@ -599,14 +599,22 @@ class ShardedDatasetWriter:
                 session.fail(error)
             session.flush()
 
-    def compact(self) -> Compaction:
+    def compact(self, pack: bool | None = None) -> Compaction:
         """Rewrite the shards of fields that have dead space, durably.
 
-        Members are copied into new shards, in the order of the samples; one commit for
+        Arrays are copied into new shards, in the order of the samples; one commit for
         each field switches to them. A crash leaves either state. Old files are removed
         when no reader may open them any more: files that open readers still see stay
         until these are refreshed or closed, and go with the next `compact`, or when
         this writer is closed or another one opened.
+
+        Parameters
+        ----------
+        pack : bool, optional
+            True packs all fields (see the argument of the class), and False gives each
+            array a member of its own, as the original has it; then this writer goes on
+            in that way. By default each field stays as it is: the packs of a shard are
+            joined.
 
         Returns
         -------
@@ -616,7 +624,8 @@ class ShardedDatasetWriter:
         Raises
         ------
         ValueError
-            A shard is open in a handle.
+            A shard is open in a handle; or a field cannot be packed, because a column
+            has the name ``<field>_row``.
         FormatError
             A shard is damaged, or a row refers to a missing member. The field is
             unchanged.
@@ -637,7 +646,10 @@ class ShardedDatasetWriter:
         """
         with self._session.mutex:
             self._session.flush()
-            return compact_columns(self._session)
+            try:
+                return compact_columns(self._session, pack)
+            finally:
+                self._rows.forget_statements()
 
     def flush(self) -> None:
         """Return when all samples added so far are on disk and visible to readers.

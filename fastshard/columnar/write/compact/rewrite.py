@@ -3,6 +3,8 @@
 The new shards have numbers of their own and are condemned in the index while they are
 written. One commit then records the new ones and condemns the old ones. So a crash
 leaves the old shards or the new ones, and the next writer removes the others.
+
+`repack` makes the new shards of fields with packs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from fastshard.columnar.write.append_file import (
     new_buffer,
 )
 from fastshard.columnar.write.column import Column, ShardLength
+from fastshard.columnar.write.compact.repack import (
+    ArrayPlaces,
+    copy_arrays,
+    find_arrays,
+)
 from fastshard.columnar.write.connection import savepoint
+from fastshard.columnar.write.fields import pack_field, unpack_field
 from fastshard.columnar.write.recovery import UNFINISHED
 from fastshard.columnar.write.session import WriterSession
 from fastshard.errors import FastshardError, FormatError
@@ -59,11 +67,18 @@ class CopiedRows(NamedTuple):
     rowids: array[int]
     offsets: array[int]
     shards: array[int]
+    rows: array[int] | None  # in packs, -1 for none; None: nothing is packed
     records: dict[int, ShardLength]  # of the new shards
 
 
-def compact_columns(session: WriterSession) -> Compaction:
-    """Rewrite the shards of all fields that have dead space.
+def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
+    """Rewrite the shards of all fields that have dead space or another layout.
+
+    Parameters
+    ----------
+    session : WriterSession
+    pack : bool or None
+        As for `ShardedDatasetWriter.compact`.
 
     Raises
     ------
@@ -81,8 +96,13 @@ def compact_columns(session: WriterSession) -> Compaction:
     session.remove_condemned()
     before = [_measure(column) for column in columns]
     for column in columns:
-        if not _is_compact(session.conn, column):
+        packs = column.is_packed if pack is None else pack
+        if packs or column.is_packed:
+            _repack(session, column, packs)
+        elif not _is_compact(session.conn, column):
             _compact(session, column)
+        if pack is not None:
+            column.buffer.packs = session.packs and packs
     after = [_measure(column) for column in columns]
     return Compaction(
         sum(nbytes for nbytes, _ in before),
@@ -117,8 +137,19 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
     return counts == members and all(aligned for _, _, aligned in rows)
 
 
-def _compact(session: WriterSession, column: Column) -> None:
-    """Rewrite the shards of a field."""
+def _repack(session: WriterSession, column: Column, packs: bool) -> None:
+    """Rewrite the shards of a field with packs, or one that is to have or lose them."""
+    column.finish()
+    session.flush()
+    found = find_arrays(session.conn, column, packs=packs)
+    if not found.is_compact or packs != column.is_packed:
+        _compact(session, column, found)
+
+
+def _compact(
+    session: WriterSession, column: Column, found: ArrayPlaces | None = None
+) -> None:
+    """Rewrite the shards of a field; `found` are its arrays if it has or gets packs."""
     column.finish()
     session.flush()
     _check_rows(session.conn, column)
@@ -131,8 +162,12 @@ def _compact(session: WriterSession, column: Column) -> None:
     session.flush()
     try:
         with session.transaction.revert_on_error(column):
-            copied = _copy_members(session.conn, column, new, rows)
-            _switch_rows(session, column, copied, old)
+            if found is None:
+                copied = _copy_members(session.conn, column, new, rows)
+            else:
+                places, records = copy_arrays(session.conn, column, new, found)
+                copied = CopiedRows(*places, records)
+            _switch_rows(session, column, copied, old, found)
             session.flush()
     except BaseException:
         if not session.closed:  # else the next writer removes the new shards
@@ -167,7 +202,7 @@ def _copy_members(
         f"SELECT rowid, id, {offset}, {shard} FROM samples "
         f"WHERE {shard} IS NOT NULL ORDER BY rowid"
     )
-    copied = CopiedRows(array("q"), array("q"), array("q"), {})
+    copied = CopiedRows(array("q"), array("q"), array("q"), None, {})
     shards: OrderedDict[object, ShardMembers] = OrderedDict()
     buffer = new_buffer(allow_pickle=False)
     sync_queue = SyncQueue()
@@ -257,16 +292,39 @@ def _name_member(sample_id: object, path: str) -> str:
 
 
 def _switch_rows(
-    session: WriterSession, column: Column, copied: CopiedRows, old: list[int]
+    session: WriterSession,
+    column: Column,
+    copied: CopiedRows,
+    old: list[int],
+    found: ArrayPlaces | None,
 ) -> None:
     """Let rows refer to the new shards, condemn the old ones. The caller flushes."""
+    offset, shard = column.offset_column, column.shard_column
     try:
         with savepoint(session.conn) as cursor:
-            cursor.executemany(
-                f"UPDATE samples SET {column.offset_column} = ?, "
-                f"{column.shard_column} = ? WHERE rowid = ?",
-                zip(copied.offsets, copied.shards, copied.rowids, strict=True),
-            )
+            if copied.rows is not None and not column.is_packed:
+                pack_field(cursor, column.name)
+                column.is_packed = True
+            if copied.rows is None:
+                cursor.executemany(
+                    f"UPDATE samples SET {offset} = ?, {shard} = ?{column.cleared_row} "
+                    "WHERE rowid = ?",
+                    zip(copied.offsets, copied.shards, copied.rowids, strict=True),
+                )
+            else:
+                cursor.executemany(
+                    f"UPDATE samples SET {offset} = ?1, {shard} = ?2, "
+                    f"{column.row_column} = iif(?3 < 0, NULL, ?3) WHERE rowid = ?4",
+                    zip(
+                        copied.offsets,
+                        copied.shards,
+                        copied.rows,
+                        copied.rowids,
+                        strict=True,
+                    ),
+                )
+            if found is not None and not found.packs:
+                column.is_packed = not unpack_field(cursor, column.name)
             column.pending.update(copied.records)
             condemned = ShardLength(-1, next_generation(cursor))
             column.pending.update(dict.fromkeys(old, condemned))

@@ -1,0 +1,1 @@
+"""Compaction of fields: their arrays copied to new shards."""
