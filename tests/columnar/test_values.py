@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import os
+import random
 import tarfile
 
 import numpy as np
 import pytest
 
+from fastshard._core.columnar.metadata import encode_flat
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import FastshardError
 from support.columnar.checks import (
@@ -296,3 +299,37 @@ def test_cached_layouts_apply_to_equal_headers_only(tmp_path, mode, first):
             assert stacks["b"][:, 0].tolist() == [-i for i in range(70)]
         found = reader.samples[1]["b"]
     assert found.tolist() == [-1.0] * 5  # valid while it is referenced
+
+
+# ---------------------------------------------------------------- metadata
+
+SCALARS: list[object] = [
+    *(0, -1, 7, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, True, False, None),
+    *(1.5, -0.0, 1e16, 1e300, 5e-324, 0.1, math.nan, -math.inf, np.float64(2.5)),
+    *("", "a b~", 'quo"te', "back\\slash", "\x7f", "\n", "größe", "x" * 600),
+    *([], [1, "a"], {}, {"deep": None}),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flat_metadata_is_encoded_as_json_dumps_does(seed: int) -> None:
+    numbers = random.Random(seed)
+    encoded = 0
+    for _ in range(2000):
+        keys = numbers.sample(["a", "length", "k k", "é", "", 1, None], 3)
+        metadata = {key: numbers.choice(SCALARS) for key in keys}
+
+        text = encode_flat(metadata)
+
+        if text is not None:
+            encoded += 1
+            assert text == json.dumps(metadata, allow_nan=False)
+    assert encoded > 20
+
+
+def test_flat_metadata_up_to_the_capacity_of_the_encoder() -> None:
+    for size in range(1000, 1030):
+        for metadata in ({"k": "x" * size}, {"k" * size: 1}, {"k": "x" * size, "n": 7}):
+            text = encode_flat(metadata)
+            assert text is None or text == json.dumps(metadata)
+    assert encode_flat({"k": "x" * 1000}) is not None

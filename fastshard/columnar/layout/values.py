@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from fastshard._core.columnar.metadata import encode_flat
 from fastshard.columnar.layout.headers import MAX_HEADER
 from fastshard.columnar.layout.packs import MAX_ROW_BYTES, MAX_ROWS
 
@@ -263,6 +264,10 @@ def encode_metadata(
     """
     if metadata is None:
         return "{}"
+    if type(metadata) is dict:
+        flat = encode_flat(metadata)
+        if flat is not None:
+            return flat
     if not isinstance(metadata, dict):
         if not isinstance(metadata, Mapping):
             kind = type(metadata).__name__

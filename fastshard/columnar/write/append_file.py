@@ -29,7 +29,7 @@ __all__ = [
     "write_at",
 ]
 
-WRITE_BYTES = 1 << 20  # size from which a buffer is written
+WRITE_BYTES = 256 << 10  # size from which a buffer is written: within L2 caches
 MAX_THREADS = 4  # of a SyncQueue; each ends when no file waits
 MAX_WAITING = 32  # files in a SyncQueue, each with a descriptor
 CHUNK = 1 << 20  # bytes that `is_zero_from` reads at once

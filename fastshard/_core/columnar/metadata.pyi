@@ -1,0 +1,3 @@
+from typing import Any
+
+def encode_flat(metadata: dict[Any, Any]) -> str | None: ...
