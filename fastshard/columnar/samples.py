@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from fastshard._core.columnar.rows import ColumnSamples, read_image, read_rows
+from fastshard._core.columnar.index_rows import read_image, read_rows
+from fastshard._core.columnar.rows import ColumnSamples
 from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.columnar.layout.shard_files import ColumnFiles
@@ -35,6 +36,8 @@ class Owner(Protocol):
         The index, for error messages.
     closed : bool
     files : ColumnFiles
+    packed : set of str
+        Fields that may have packs.
     unpickle : callable or None
         As for `Rows`.
     """
@@ -42,6 +45,7 @@ class Owner(Protocol):
     path: str
     closed: bool
     files: ColumnFiles
+    packed: set[str]
     unpickle: Unpickle | None
 
     def metadata(self, sample_id: str, text: str | None) -> Any:
@@ -56,7 +60,8 @@ def build_samples(
     Parameters
     ----------
     chunks : iterable of list of tuple
-        ``(id, offset, shard, offset, shard, ...)``, in the order of the fields.
+        ``(id, offset, shard, offset, shard, ...)``, in the order of the fields, then
+        the rows in packs of the fields that may have packs.
     owner : Owner
         Referenced by the samples.
 
@@ -66,7 +71,9 @@ def build_samples(
         An id is not text. A fault of a field is raised when the field is read.
     """
     files = owner.files
-    columns, names = read_rows(chunks, list(files.folders), files.opener, owner.path)
+    columns, names = read_rows(
+        chunks, list(files.folders), files.opener, owner.path, owner.packed
+    )
     for rows in columns:
         rows.unpickle = owner.unpickle
     return ColumnSamples(columns, names, ColumnSample, owner)
@@ -82,8 +89,8 @@ def build_samples_from_image(
     image, root
         As for `read_image`.
     column_numbers : list of int
-        Column numbers in a stored row: of the id, the metadata, and each field's offset
-        and shard.
+        Column numbers in a stored row: of the id, the metadata, each field's offset
+        and shard, and the rows in packs of the fields that may have packs.
     max_bytes : int
         Maximum size of the table of rows, in bytes.
     owner : Owner
@@ -97,7 +104,14 @@ def build_samples_from_image(
     files = owner.files
     fields = list(files.folders)
     found = read_image(
-        image, root, column_numbers, fields, files.opener, owner.path, max_bytes
+        image,
+        root,
+        column_numbers,
+        fields,
+        files.opener,
+        owner.path,
+        max_bytes,
+        owner.packed,
     )
     if found is None:
         return None

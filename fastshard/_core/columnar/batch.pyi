@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from fastshard._core.columnar.rows import Rows
 from fastshard._core.io.page_ring import PageRing
 
-NO_SHARD: int
-
 @final
 class HeaderCheck: ...
 
@@ -48,7 +46,3 @@ class RowPrefetcher:
     @property
     def is_complete(self) -> bool: ...
     def close(self) -> None: ...
-
-def sort_in_file_order(
-    columns: list[Rows], order: NDArray[np.int64]
-) -> NDArray[np.int64]: ...

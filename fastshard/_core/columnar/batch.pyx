@@ -2,9 +2,9 @@
 """Batches of rows of a columnar dataset: prefetched, checked, copied into one array.
 
 Rows are copied without the GIL while each matches the first: a plain tar header and
-the same ``.npy`` header, in a mapped shard. A row that does not match is read as a
-single member, which raises every error. A scan checks the headers of the next rows in
-its prefetching thread.
+the same ``.npy`` header, in a mapped shard, or a row of a pack whose rows have this
+layout. A row that does not match is read as a single member, which raises every error.
+A scan checks the headers of the next rows in its prefetching thread.
 """
 
 cimport cython
@@ -17,12 +17,14 @@ from libc.string cimport memcmp, memcpy, memset
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.columnar.column_file cimport BLOCK, is_plain_header
 from fastshard._core.columnar.rows cimport (
-    UNKNOWN, Cells, ColumnShard, Rows, ShardMappings, decode_key, mapping_t, mark_t,
+    MAX_ROW, PACKED, UNKNOWN, Cells, ColumnShard, PackShard, Rows, ShardMappings,
+    decode_key, mapping_t, mark_t, pack_t,
 )
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.npy cimport (
     CACHED_HEADER, Layout, find_layout, get_layout_cache,
 )
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
 from fastshard._core.io.source cimport QUERY_EVERY, MAX_PAGE_IN, MappedSource, Source
@@ -45,18 +47,13 @@ cdef enum:                         # prefetch distances, in rows
     BYTES_AHEAD = 4                # data
     CHECKED_AHEAD = 10             # headers, if only they are read
     PAGES_AHEAD = 64               # address translations
+    PACKED_AHEAD = 4               # data of rows in packs
 
 cdef enum:                         # of RowPrefetcher
     MAX_GAP = 64 << 10             # bytes between members that are merged
     MAX_EXTENT = 1 << 20           # bytes of a merged extent
     MAX_BATCHES = 64               # ahead
     MIN_CHECKED = 8                # rows of a shard that are worth a task
-
-cdef enum:                         # offsets of a shard; 0: unknown
-    EXACT = 1
-    INEXACT = 2
-
-NO_SHARD = (1 << 63) - 1           # sorts after all shard numbers
 
 cdef uint64_t MAX_PAGED_IN = 1 << 30  # bytes
 
@@ -230,6 +227,7 @@ cdef struct fill_t:
     Py_ssize_t rows                # of the dataset
     column_t column
     const mapping_t *mappings      # by slot
+    const pack_t *packs            # by number; NULL: there are none
     uint8_t *to
     size_t row_size                # bytes of data in a row
 
@@ -300,8 +298,90 @@ cdef bint are_resident(ShardMappings mappings) except -1:
     return True
 
 
+cdef inline const uint8_t *packed_row(const fill_t *fill, size_t r) noexcept nogil:
+    """Return the address of a row in a mapped pack of the common layout, or NULL."""
+    cdef int64_t i = fill.positions[r]
+    cdef mark_t mark
+    cdef const pack_t *pack
+    if not 0 <= i < fill.rows:
+        return NULL
+    mark = fill.column.marks[i]
+    if mark.slot > PACKED:
+        return NULL
+    pack = &fill.packs[PACKED - mark.slot]
+    if mark.layout >= pack.rows or pack.tag != fill.column.tag:
+        return NULL
+    return pack.base + mark.layout * fill.row_size
+
+
+cdef size_t copy_packed(const fill_t *fill, size_t r) noexcept nogil:
+    """Copy rows of packs from index `r` on; return the index of the first mismatch.
+
+    Rows that are adjacent in the file are copied together.
+    """
+    cdef bytes_t[<int> PAGES_AHEAD] rows
+    cdef uint64_t size = fill.row_size
+    cdef size_t lines = min(size // LINE + 1, <size_t> MAX_LINES)
+    cdef size_t count, end, k, line
+    cdef const uint8_t *at
+    while r < fill.count:
+        count = min(fill.count - r, <size_t> PAGES_AHEAD)
+        for k in range(count):     # so that their address translations overlap
+            rows[k] = packed_row(fill, r + k)
+            if rows[k] == NULL:
+                count = k
+                break
+            if k == 0 or rows[k] != rows[k - 1] + size:
+                fs_prefetch_line(rows[k])
+        k = 0
+        while k < count:
+            end = min(k + PACKED_AHEAD, count - 1)
+            at = rows[end]
+            if at != rows[max(end, <size_t> 1) - 1] + size:
+                for line in range(lines):
+                    fs_prefetch_line(at + line * LINE)
+            end = k + 1
+            while end < count and rows[end] == rows[end - 1] + size:
+                end += 1
+            memcpy(fill.to + (r + k) * size, rows[k], (end - k) * size)
+            k = end
+        r += count
+        if count < PAGES_AHEAD:
+            break
+    return r
+
+
+cdef size_t end_of_members(const fill_t *fill, size_t r) noexcept nogil:
+    """Return the index of the next row that is in a pack, from index `r` on."""
+    cdef int64_t i
+    if fill.packs == NULL:
+        return fill.count
+    while r < fill.count:
+        i = fill.positions[r]
+        if 0 <= i < fill.rows and fill.column.marks[i].slot <= PACKED:
+            break
+        r += 1
+    return r
+
+
 cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
     """Copy rows from index `r` on; return the index of the first mismatch."""
+    cdef size_t end
+    cdef fill_t part
+    while r < fill.count:
+        end = r if fill.packs == NULL else copy_packed(fill, r)
+        if end == r:
+            part = fill[0]
+            part.count = end_of_members(fill, r)
+            end = copy_members(&part, r)
+            if end < part.count or end == r:
+                return end
+        r = end
+    return r
+
+
+cdef size_t copy_members(const fill_t *fill, size_t r) noexcept nogil:
+    """Copy members from index `r` on; return the index of the first mismatch."""
     cdef int64_t i
     cdef uint64_t offset
     cdef size_t k
@@ -396,13 +476,24 @@ cdef class RowCopy:
         cdef uint64_t nbytes = 0
         cdef uint64_t offset, size, start
         cdef Source source
+        cdef Shard shard
         cdef int64_t i
         while r < count and nbytes < self.touch_limit:
             i = self.fill.positions[r]
             r += 1
-            if not 0 <= i < self.fill.rows or self.fill.column.marks[i].slot < 0:
+            if not 0 <= i < self.fill.rows:
                 continue           # raises when it is copied
-            source = self.rows.shard_of(i).open_source()
+            if self.fill.column.marks[i].slot <= PACKED:
+                shard = self.rows.pack_shard(i)
+                source = shard.open_source()
+                if shard.estimate_extent(source, i, &offset, &size):
+                    source.touch(offset, size)
+                    source.confine(offset, size)
+                nbytes += self.fill.column.size
+                continue
+            if self.fill.column.marks[i].slot < 0:
+                continue           # raises when it is copied
+            source = self.rows.member_shard(i).open_source()
             offset = fs_atomic_load(self.fill.column.offsets + i)
             start = offset - min(offset, <uint64_t> BLOCK)
             if offset <= source.nbytes:
@@ -423,9 +514,11 @@ cdef class RowCopy:
         cdef int32_t slot
         with cython.critical_section(rows):
             if rows.mappings is None:
-                rows.mappings = ShardMappings(len(rows.numbers))
+                rows.mappings = ShardMappings(len(rows.numbers), rows.cells.pack_count)
             self.mappings = rows.mappings
         self.fill.mappings = self.mappings.at
+        if rows.cells.pack_count > 0 and self.fill.column.tag != 0:
+            self.fill.packs = self.mappings.packs
         is_resident = is_resident or now < self.mappings.resident_until
         for r in range(self.fill.count):
             prefetch_cells(&self.fill, r)
@@ -434,10 +527,12 @@ cdef class RowCopy:
                 continue           # raises when it is copied
             slot = self.fill.column.marks[i].slot
             if slot >= 0 and self.mappings.at[slot].base == NULL:
-                self.add_mapping(slot, rows.shard_of(i))
+                self.add_mapping(slot, rows.member_shard(i))
                 is_resident = paged_in
-        for source in list(self.mappings.sources):
-            self.touch_limit = max(self.touch_limit, (<Source> source).touch_limit())
+            elif slot <= PACKED and self.mappings.packs[PACKED - slot].rows == 0:
+                self.add_pack(PACKED - slot, rows.pack_shard(i))
+                is_resident = paged_in
+        self.touch_limit = self.mappings.touch_limit
         if not is_resident:
             self.page_in(now)
         return 0
@@ -449,10 +544,33 @@ cdef class RowCopy:
         if not isinstance(source, MappedSource):
             return 0
         with cython.critical_section(self.mappings):
-            self.mappings.sources.append(source)
+            self.add_source(source)
             mapping.nbytes = source.nbytes
             mapping.is_exact = shard.file.is_exact
             mapping.base = source.base  # last: readers check it first
+        return 0
+
+    cdef int add_pack(self, int32_t k, PackShard shard) except -1:
+        """Store the address of a pack, if it is mapped."""
+        cdef Source source = shard.open_source()
+        cdef pack_t *pack = &self.mappings.packs[k]
+        cdef uint32_t tag
+        if not isinstance(source, MappedSource):
+            return 0
+        tag = self.rows.find_tag(shard.pack.layout)
+        with cython.critical_section(self.mappings):
+            if not self.mappings.sources or self.mappings.sources[-1] is not source:
+                self.add_source(source)
+            pack.base = source.base + shard.pack.first
+            pack.tag = tag
+            pack.rows = <uint32_t> min(shard.pack.rows, <uint64_t> MAX_ROW)  # last
+        return 0
+
+    cdef int add_source(self, Source source) except -1:
+        """Keep a mapped shard open."""
+        cdef ShardMappings mappings = self.mappings
+        mappings.touch_limit = max(mappings.touch_limit, source.touch_limit())
+        mappings.sources.append(source)
         return 0
 
     cdef int page_in(self, uint64_t now) except -1:
@@ -461,7 +579,7 @@ cdef class RowCopy:
         # By slot; 0: unknown, 1: resident, 2: maybe not
         cdef bytearray by_slot = bytearray(self.mappings.count + 1)
         cdef uint8_t *states = <uint8_t *> PyByteArray_AS_STRING(by_slot)
-        cdef ColumnShard shard
+        cdef Shard shard
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
@@ -470,6 +588,8 @@ cdef class RowCopy:
             if not 0 <= i < self.fill.rows:
                 continue
             slot = self.fill.column.marks[i].slot
+            if slot <= PACKED:
+                slot = self.rows.cells.packs[PACKED - slot].slot
             if slot < 0 or states[slot] == 1:
                 continue
             shard = self.rows.shard_of(i)
@@ -485,7 +605,7 @@ cdef class RowCopy:
     cdef bint copy_row(self, size_t r) except -1:
         """Copy a row as one member, which raises all errors; False: other layout."""
         cdef Py_ssize_t i = self.fill.positions[r]
-        cdef ColumnShard shard
+        cdef Shard shard
         cdef uint8_t *at
         cdef uint64_t size
         if not 0 <= i < self.fill.rows:
@@ -533,7 +653,7 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
     cdef uint8_t *at
     cdef uint64_t size
     cdef Layout layout
-    cdef ColumnShard shard
+    cdef Shard shard
     cdef Py_ssize_t count = rows.cells.count
     if not 0 <= i < count:
         raise IndexError(f"position {i} is out of range for {count:,} samples")
@@ -545,8 +665,12 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
         if array.dtype.hasobject:  # its bytes cannot be copied
             return array.dtype, array.shape, False, None, 0, 0
     array = shard.array(i)         # checks the whole member
-    owner = shard.pin(i, &at, &size)
-    layout = find_layout(at, size, get_layout_cache(shard))
+    if shard.builds:
+        layout = (<PackShard> shard).pack.layout
+        size = layout.header_size + layout.nbytes
+    else:
+        owner = shard.pin(i, &at, &size)
+        layout = find_layout(at, size, get_layout_cache(shard))
     header = None
     if layout.header_size <= CACHED_HEADER:
         header = (<const char *> layout.header)[:layout.header_size]
@@ -736,7 +860,7 @@ cdef class RowPrefetcher:
     cdef Py_ssize_t end_of(self, Py_ssize_t start, Py_ssize_t end) except -1:
         """Return the end of a batch: a quarter of the window, unless `whole`."""
         cdef Rows rows
-        cdef ColumnShard shard
+        cdef Shard shard
         cdef uint64_t offset, size
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t k
@@ -746,7 +870,7 @@ cdef class RowPrefetcher:
         for k in range(start, end):
             i = self.positions[k]
             for rows in self.columns:
-                if rows.cells.marks[i].slot < 0:
+                if PACKED < rows.cells.marks[i].slot < 0:
                     continue
                 try:
                     shard = rows.shard_of(i)
@@ -762,7 +886,7 @@ cdef class RowPrefetcher:
         self, Rows rows, Py_ssize_t start, Py_ssize_t end, Batch batch
     ) except -1:
         """Prefetch one field of a batch, in merged extents."""
-        cdef ColumnShard shard = None
+        cdef Shard shard = None
         cdef Source source
         cdef Source last = None
         cdef bint resident = True
@@ -777,7 +901,7 @@ cdef class RowPrefetcher:
         for k in range(start, end):
             i = self.positions[k]
             slot = rows.cells.marks[i].slot
-            if slot < 0:
+            if PACKED < slot < 0:
                 continue
             if slot != last_slot:
                 if resident:
@@ -812,7 +936,7 @@ cdef class RowPrefetcher:
         return 0
 
     cdef int check(
-        self, Rows rows, ColumnShard shard, Py_ssize_t start, Py_ssize_t end
+        self, Rows rows, Shard holder, Py_ssize_t start, Py_ssize_t end
     ) except -1:
         """Push a task that checks the headers of rows of a resident shard.
 
@@ -822,7 +946,11 @@ cdef class RowPrefetcher:
         cdef HeaderCheck header_check
         cdef Source source
         cdef uint64_t *sizes = rows.cells.sizes
-        if self.drops or shard is None or end - start < MIN_CHECKED or (
+        cdef ColumnShard shard
+        if holder is None or holder.builds:
+            return 0
+        shard = <ColumnShard> holder
+        if self.drops or end - start < MIN_CHECKED or (
             fs_atomic_load(sizes + self.positions[start]) != UNKNOWN
             and fs_atomic_load(sizes + self.positions[end - 1]) != UNKNOWN
         ):
@@ -901,100 +1029,3 @@ cdef class RowPrefetcher:
             if chunks is not None:
                 chunks.ring.discard(chunks, start, end, True)
         return 0
-
-
-cdef int find_offsets(Rows rows, const int64_t *positions, Py_ssize_t count) except -1:
-    """Find the members of shards for which the index holds no exact offsets."""
-    cdef ColumnShard shard
-    cdef uint64_t offset, size
-    cdef Py_ssize_t k
-    cdef int32_t slot
-    cdef bytearray by_slot = bytearray(len(rows.numbers))
-    cdef uint8_t *kinds = <uint8_t *> PyByteArray_AS_STRING(by_slot)
-    for k in range(count):
-        slot = rows.cells.marks[positions[k]].slot
-        if slot < 0 or kinds[slot] == EXACT:
-            continue
-        try:
-            if kinds[slot] == 0:
-                kinds[slot] = EXACT  # so that a shard that fails is opened once
-            shard = rows.shard_of(positions[k])
-            kinds[slot] = EXACT if shard.file.is_exact else INEXACT
-            if kinds[slot] == INEXACT:
-                shard.extent(shard.open_source(), positions[k], &offset, &size)
-        except (FastshardError, OSError):  # raised when it is read
-            pass
-    return 0
-
-
-cdef bint write_extents(
-    const mark_t *marks, const uint64_t *cells, const int64_t *positions,
-    Py_ssize_t count, const int64_t *ranks, Py_ssize_t last, int64_t *shards,
-    int64_t *offsets,
-) noexcept nogil:
-    """Write each sample's shard and offset; say whether they are in order.
-
-    `ranks` has the number of the shard in each slot, and at `last` NO_SHARD.
-    """
-    cdef bint in_order = True
-    cdef Py_ssize_t k
-    cdef int64_t i
-    cdef int32_t slot
-    for k in range(count):
-        i = positions[k]
-        slot = marks[i].slot
-        shards[k] = ranks[slot if slot >= 0 else last]
-        offsets[k] = <int64_t> cells[i] if slot >= 0 else k
-        if k > 0 and (
-            shards[k] < shards[k - 1]
-            or (shards[k] == shards[k - 1] and offsets[k] < offsets[k - 1])
-        ):
-            in_order = False
-    return in_order
-
-
-def sort_in_file_order(list columns not None, order not None):
-    """Return positions in file order of one field; samples without the field come last.
-
-    Shards without exact offsets in the index are scanned.
-
-    Parameters
-    ----------
-    columns : list of Rows
-        The first column sets the order; exact offsets of all are found.
-    order : ndarray of int64
-        Positions in range.
-    """
-    import numpy
-
-    cdef Py_buffer[4] buffers
-    cdef const int64_t *positions
-    cdef const int64_t *ranks
-    cdef int64_t *shards
-    cdef int64_t *offsets
-    cdef Py_ssize_t count
-    cdef bint in_order
-    cdef size_t k
-    cdef Rows rows
-    memset(buffers, 0, sizeof(buffers))
-    try:
-        positions = int64s_of(order, &buffers[0])
-        count = buffers[0].len // 8
-        for rows in columns:
-            find_offsets(rows, positions, count)
-        rows = columns[0]
-        by_slot = numpy.array([*rows.numbers, NO_SHARD], numpy.int64)
-        numbers = numpy.empty(count, numpy.int64)
-        by_offset = numpy.empty(count, numpy.int64)
-        ranks = int64s_of(by_slot, &buffers[1])
-        shards = int64s_of(numbers, &buffers[2], True)
-        offsets = int64s_of(by_offset, &buffers[3], True)
-        with nogil:
-            in_order = write_extents(
-                rows.cells.marks, rows.cells.offsets, positions, count, ranks,
-                buffers[1].len // 8 - 1, shards, offsets,
-            )
-    finally:
-        for k in range(4):
-            PyBuffer_Release(&buffers[k])  # no-op if never acquired
-    return order if in_order else order[numpy.lexsort((by_offset, numbers))]

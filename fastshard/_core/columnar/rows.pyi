@@ -11,7 +11,7 @@ from fastshard.errors import FormatError
 
 @final
 class ShardMappings:
-    def __new__(cls, count: int) -> Self: ...
+    def __new__(cls, count: int, pack_count: int = 0) -> Self: ...
 
 @final
 class Cells: ...
@@ -34,6 +34,11 @@ class Rows:
 
 @final
 class ColumnShard(Shard):
+    @property
+    def file(self) -> ColumnFile: ...
+
+@final
+class PackShard(Shard):
     @property
     def file(self) -> ColumnFile: ...
 
@@ -72,19 +77,3 @@ class ColumnSamples(SamplesBase):
     ) -> list[tuple[dict[str, NDArray[Any]], str | None]] | None: ...
     def metadata_text(self, i: int) -> str | None: ...
     def columns_of(self, fields: Iterable[str]) -> list[Rows]: ...
-
-def read_rows(
-    chunks: Iterable[list[tuple[Any, ...]]],
-    fields: list[str],
-    opener: Callable[[str], Callable[[int], ColumnFile]],
-    path: str,
-) -> tuple[list[Rows], ExtentTable]: ...
-def read_image(
-    image: bytes,
-    root: int,
-    numbers: list[int],
-    fields: list[str],
-    opener: Callable[[str], Callable[[int], ColumnFile]],
-    path: str,
-    max_bytes: int,
-) -> tuple[list[Rows], ExtentTable] | None: ...

@@ -2,37 +2,34 @@
 """Rows of a columnar dataset: the shard and the offset of each sample's fields.
 
 A field has one table of members over all its shards. A member's position in it is the
-position of its sample; its size is unknown until its header is read.
+position of its sample; its size is unknown until its header is read. For an array in a
+pack the table has the offset of the pack, and in the place of the size its row there.
 """
 
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.columnar.column_file cimport BLOCK, ColumnFile, parse_offset
+from fastshard._core.columnar.pack cimport Pack
 from fastshard._core.dataset.npy cimport (
     CACHED_HEADER, Layout, find_layout, get_layout_cache, make_layout_array,
-    make_member_array,
+    make_member_array, make_shaped_array,
 )
 from fastshard._core.dataset.shard cimport (
     STAGE_EXTENT, STAGE_LIST, SampleBase, SamplesBase, Shard,
 )
-from fastshard._core.io.source cimport Source
-from fastshard._core.parse.sqlite cimport (
-    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ROW,
-    TREE_UNSUPPORTED, tree_free, tree_next, tree_open, tree_t, value_t,
-)
+from fastshard._core.io.source cimport Source, View
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
-from fastshard._core.span cimport span_of, span_t
+from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_add, columns_add_info, columns_free, columns_t,
-    decode_text_before, encode_text, grown_capacity, info_at, make_table, name_at,
-    resize, resolve_position,
+    ExtentTable, decode_text_before, info_at, name_at, resize, resolve_position,
 )
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
@@ -48,13 +45,9 @@ cdef enum:
     FIRST_READ = 16 << 10          # bytes prefetched of a member of unknown size
     SUFFIX_SIZE = 4                # bytes of ".npy"
     MAX_TAGS = 256                 # a tag is a byte
+    LINE = 64                      # bytes of a cache line
+    MAX_LINES = 4                  # of a row that are prefetched
     ROWS_AHEAD = 4                 # samples between two prefetch stages of `read_many`
-    FIELD_BYTES = 32               # memory of a row and field, while an image is read
-
-cdef enum:                         # indexes of a row's values in `wanted`
-    ID
-    METADATA
-    FIRST_FIELD                    # offset and shard of each field
 
 cdef uint64_t UNKNOWN = <uint64_t> -1
 
@@ -64,9 +57,10 @@ cdef uint64_t UNKNOWN = <uint64_t> -1
 cdef class ShardMappings:
     """Addresses of the mapped shards of a field; keeps them mapped."""
 
-    def __cinit__(self, size_t count):
+    def __cinit__(self, size_t count, size_t pack_count=0):
         self.at = <mapping_t *> calloc(count + 1, sizeof(mapping_t))
-        if self.at == NULL:
+        self.packs = <pack_t *> calloc(pack_count + 1, sizeof(pack_t))
+        if self.at == NULL or self.packs == NULL:
             raise MemoryError
         self.count = count
         self.sources = []
@@ -76,6 +70,7 @@ cdef class ShardMappings:
 
     def __dealloc__(self):
         free(self.at)
+        free(self.packs)
 
 
 @cython.final
@@ -83,31 +78,49 @@ cdef class ShardMappings:
 cdef class Cells:
     """Offset, size and mark of each row of a field; all fields share the names."""
 
-    cdef int add(self, uint64_t offset, int32_t slot) except -1:
-        """Append a row."""
+    cdef int add(self, uint64_t offset, int32_t slot, int64_t row) except -1:
+        """Append a row; `row` is the one in its pack, or -1."""
         cdef size_t capacity = 2 * self.capacity + 1024
         if self.count == self.capacity:
             if not (
                 resize(<void **> &self.offsets, capacity, sizeof(uint64_t))
                 and resize(<void **> &self.marks, capacity, sizeof(mark_t))
+                and resize(<void **> &self.sizes, capacity, sizeof(uint64_t))
             ):
                 raise MemoryError
             self.capacity = capacity
         self.offsets[self.count] = offset
         self.marks[self.count].slot = slot
-        self.marks[self.count].layout = 0
+        self.marks[self.count].layout = <uint32_t> min(max(row, 0), <int64_t> MAX_ROW)
+        self.sizes[self.count] = <uint64_t> row  # -1 is UNKNOWN
         self.count += 1
         return 0
 
+    cdef int32_t add_pack(self, int32_t slot, uint64_t offset) except? -1:
+        """Append a pack of a shard; return its number."""
+        cdef size_t capacity = 2 * self.pack_capacity + 64
+        if self.pack_count == self.pack_capacity:
+            if capacity > MAX_ROW or not (
+                resize(<void **> &self.packs, capacity, sizeof(pack_place_t))
+            ):
+                raise MemoryError
+            self.pack_capacity = capacity
+        self.packs[self.pack_count].offset = offset
+        self.packs[self.pack_count].slot = slot
+        self.pack_count += 1
+        return <int32_t> (self.pack_count - 1)
+
     cdef int finish(self, ExtentTable names) except -1:
-        """Shrink the memory to its use; set all sizes to UNKNOWN."""
+        """Shrink the memory to its use; without packs, set all sizes to UNKNOWN."""
         if not (
             resize(<void **> &self.offsets, self.count, sizeof(uint64_t))
             and resize(<void **> &self.marks, self.count, sizeof(mark_t))
             and resize(<void **> &self.sizes, self.count, sizeof(uint64_t))
+            and resize(<void **> &self.packs, self.pack_count, sizeof(pack_place_t))
         ):
             raise MemoryError
-        memset(self.sizes, 0xff, self.count * sizeof(uint64_t))
+        if self.pack_count == 0:
+            memset(self.sizes, 0xff, self.count * sizeof(uint64_t))
         self.names = names
         return 0
 
@@ -115,6 +128,7 @@ cdef class Cells:
         free(self.offsets)
         free(self.sizes)
         free(self.marks)
+        free(self.packs)
 
 
 cdef str decode_key(ExtentTable names, Py_ssize_t i):
@@ -161,6 +175,7 @@ cdef class Rows:
         self.path = path
         self.open_file = open_file
         self.numbers = []
+        self.tags = {}
         self.cells = Cells.__new__(Cells)
 
     def __reduce__(self):
@@ -168,6 +183,7 @@ cdef class Rows:
 
     def forget(self, ColumnFile file not None):
         """Forget a shard; reads in progress continue."""
+        cdef size_t k
         with cython.critical_section(self):
             self.mappings = None
             if self.slots is None:
@@ -176,19 +192,28 @@ cdef class Rows:
             shard = None if slot is None else self.shards[slot]
             if shard is not None and (<ColumnShard> shard).file is file:
                 self.shards[slot] = None
+                for k in range(self.cells.pack_count):
+                    if self.cells.packs[k].slot == slot:
+                        self.packs[k] = None
 
     cdef uint32_t find_tag(self, Layout layout) except? 0:
         """Return a tag that no other layout of the column has, or 0 if none is left."""
+        cdef bytes header
         if layout.header_size > CACHED_HEADER:
             return 0
         with cython.critical_section(self):
             if self.common is not None and has_same_header(self.common, layout):
                 return self.common_tag
-            self.tags = min(self.tags + 1, MAX_TAGS)
+            header = (<const char *> layout.header)[:layout.header_size]
+            tag = self.tags.get(header)
+            if tag is None:
+                if len(self.tags) >= MAX_TAGS - 1:
+                    return 0
+                tag = self.tags[header] = len(self.tags) + 1
             if self.common is None:
                 self.common = layout  # never replaced: it is read without a lock
-                self.common_tag = self.tags
-            return 0 if self.tags == MAX_TAGS else self.tags
+                self.common_tag = tag
+            return tag
 
     @property
     def count(self):
@@ -200,14 +225,14 @@ cdef class Rows:
         return found
 
     def data_bytes(self):
-        """Return the sum of the members' sizes in bytes; read their headers.
+        """Return the sum of the arrays' sizes as members, in bytes; read all headers.
 
         Raises
         ------
         FormatError, OSError
             A member cannot be found.
         """
-        cdef ColumnShard shard
+        cdef Shard shard
         cdef uint64_t offset, size
         cdef uint64_t total = 0
         cdef Py_ssize_t i
@@ -218,15 +243,24 @@ cdef class Rows:
                 total += size
         return total
 
-    cdef int add(self, object offset, object shard, dict slots) except -1:
+    cdef int add(
+        self, object offset, object shard, object row, dict slots, dict packs
+    ) except -1:
         """Append a row."""
-        cdef int64_t at
-        if offset is None and shard is None:
-            return self.cells.add(0, ABSENT)
+        cdef int64_t at, row_in_pack
+        cdef int32_t slot
+        if offset is None and shard is None and row is None:
+            return self.cells.add(0, ABSENT, -1)
         at = parse_offset(offset)
-        if at < 0 or type(shard) is not int or shard < 0:
-            return self.cells.add(0, INVALID)
-        return self.cells.add(<uint64_t> at, self.slot_of(shard, slots))
+        row_in_pack = -1 if row is None else parse_offset(row)
+        if at < 0 or type(shard) is not int or shard < 0 or (
+            row is not None and row_in_pack < 0
+        ):
+            return self.cells.add(0, INVALID, -1)
+        slot = self.slot_of(shard, slots)
+        if row is not None:
+            slot = self.pack_of(slot, <uint64_t> at, packs)
+        return self.cells.add(<uint64_t> at, slot, row_in_pack)
 
     cdef int32_t slot_of(self, object shard, dict slots) except? -1:
         """Return the slot of a shard; add one for a new shard."""
@@ -236,25 +270,53 @@ cdef class Rows:
             self.numbers.append(shard)
         return slot
 
+    cdef int32_t pack_of(self, int32_t slot, uint64_t offset, dict packs) except? -1:
+        """Return the slot of the rows of a pack; add the pack if it is new."""
+        cdef tuple key = (slot, offset)
+        cdef object k = packs.get(key)
+        if k is None:
+            k = packs[key] = self.cells.add_pack(slot, offset)
+        return PACKED - <int32_t> k
+
     cdef int take_columns(
-        self, uint64_t **offsets, const int64_t *shards, ExtentTable names
+        self, uint64_t **offsets, const int64_t *shards, uint64_t **rows,
+        ExtentTable names
     ) except -1:
-        """Set the rows of all samples; take over the memory of `offsets`."""
+        """Set the rows of all samples; take over the memory of `offsets` and `rows`.
+
+        `rows` has UNKNOWN for members of their own; NULL if there is no other.
+        """
         cdef dict slots = {}
+        cdef dict packs = {}
         cdef size_t count = names.columns.count
         cdef int32_t slot = ABSENT
+        cdef int32_t pack = 0      # slot of the last pack, or 0
         cdef int64_t last = ABSENT
+        cdef uint64_t at = 0
+        cdef uint64_t row
         cdef size_t i
+        cdef mark_t *mark
         self.cells.offsets = offsets[0]
-        offsets[0] = NULL
+        self.cells.sizes = rows[0]
+        offsets[0] = rows[0] = NULL
         if not resize(<void **> &self.cells.marks, count, sizeof(mark_t)):
             raise MemoryError
         for i in range(count):
             if shards[i] != last:
                 last = shards[i]
+                pack = 0
                 slot = <int32_t> last if last < 0 else self.slot_of(last, slots)
-            self.cells.marks[i].slot = slot
-            self.cells.marks[i].layout = 0
+            mark = self.cells.marks + i
+            mark.slot = slot
+            mark.layout = 0
+            row = self.cells.sizes[i] if self.cells.sizes != NULL else UNKNOWN
+            if row == UNKNOWN or slot < 0:
+                continue
+            if pack == 0 or self.cells.offsets[i] != at:
+                at = self.cells.offsets[i]
+                pack = self.pack_of(slot, at, packs)
+            mark.slot = pack
+            mark.layout = <uint32_t> min(row, <uint64_t> MAX_ROW)
         self.cells.count = count
         return self.finish(names)
 
@@ -270,19 +332,55 @@ cdef class Rows:
         table.columns.count = names.columns.count
         self.table = table
         self.shards = [None] * len(self.numbers)
+        self.packs = [None] * self.cells.pack_count
         self.identities = [None] * len(self.numbers)
         return 0
 
     cdef bint has(self, Py_ssize_t i) except -1:
         return self.cells.marks[i].slot != ABSENT
 
-    cdef ColumnShard shard_of(self, Py_ssize_t i):
-        """Return the shard that holds the member of a sample that has the field."""
+    cdef Shard shard_of(self, Py_ssize_t i):
+        """Return the shard or pack that holds the array of a sample with the field."""
+        if self.cells.marks[i].slot <= PACKED:
+            return self.pack_shard(i)
+        return self.member_shard(i)
+
+    cdef PackShard pack_shard(self, Py_ssize_t i):
+        """Return the pack that holds the array of a sample."""
+        cdef int32_t slot = self.cells.marks[i].slot
+        cdef object shard = self.packs[PACKED - slot]
+        return self.open_pack(slot, i) if shard is None else <PackShard> shard
+
+    cdef PackShard open_pack(self, int32_t slot, Py_ssize_t i):
+        """Open a pack; errors name sample `i`."""
+        cdef int32_t k = PACKED - slot
+        cdef pack_place_t *place = &self.cells.packs[k]
+        cdef object found = self.shards[place.slot]
+        cdef ColumnShard holder = <ColumnShard> (
+            self.open(place.slot) if found is None else found
+        )
+        cdef ColumnFile file = holder.file
+        cdef PackShard shard = PackShard.__new__(
+            PackShard, file.source, self.table, file.path, "mmap"
+        )
+        shard.direct = None        # a member's bytes are not those of a file
+        shard.builds = True
+        shard.file = file
+        shard.cells = self.cells
+        shard.field = self.field
+        shard.slot = slot
+        shard.pack = file.find_pack(place.offset, self.field, self.table.name(i))
+        self.packs[k] = shard
+        return shard
+
+    cdef ColumnShard member_shard(self, Py_ssize_t i):
+        """Return the shard that holds the member of a sample."""
         cdef int32_t slot = self.cells.marks[i].slot
         cdef object shard
         if slot < 0:
             raise FormatError(
-                f"the index has an invalid shard or offset for field {self.field!r}",
+                "the index has an invalid shard, offset or row for field "
+                f"{self.field!r}",
                 self.path, 0, self.table.name(i),
             )
         shard = self.shards[slot]
@@ -291,12 +389,22 @@ cdef class Rows:
         return <ColumnShard> shard
 
     cdef bint has_common_layout(self, Py_ssize_t i) noexcept:
-        """Say whether a row was checked to have the common layout."""
+        """Say whether a member was checked to have the common layout."""
         return self.common_tag != 0 and self.cells.marks[i].layout == self.common_tag
+
+    cdef bint reads_header(self, Py_ssize_t i) noexcept:
+        """Say whether `array` reads the header of a member."""
+        return self.cells.marks[i].slot > PACKED and not self.has_common_layout(i)
 
     cdef object array(self, Py_ssize_t i):
         """Return the array of a sample that has the field; parse no header twice."""
-        cdef ColumnShard shard = self.shard_of(i)
+        if self.cells.marks[i].slot <= PACKED:
+            return self.pack_shard(i).row_array(i)
+        return self.member_array(i)
+
+    cdef object member_array(self, Py_ssize_t i):
+        """Return the array of a sample whose array is a member."""
+        cdef ColumnShard shard = self.member_shard(i)
         cdef Source source
         cdef Layout common = self.common
         cdef uint8_t *at
@@ -360,6 +468,9 @@ cdef class Rows:
             fs_prefetch_line(self.cells.offsets + i)
             return
         slot = self.cells.marks[i].slot
+        if stage == STAGE_EXTENT and slot <= PACKED:
+            self.prefetch_packed(i, self.packs[PACKED - slot])
+            return
         if stage != STAGE_EXTENT or slot < 0:
             return
         shard = self.shards[slot]
@@ -377,6 +488,111 @@ cdef class Rows:
             fs_prefetch_line(source.base + offset - BLOCK + 128)
         fs_prefetch_line(source.base + offset)
         fs_prefetch_line(source.base + min(offset + 64, source.nbytes - 1))
+
+    cdef void prefetch_packed(self, Py_ssize_t i, object shard) noexcept:
+        """Prefetch the first bytes of a row of a pack, if it is open."""
+        cdef Source source
+        cdef uint64_t offset, size
+        cdef size_t k
+        if shard is None:
+            return
+        source = (<PackShard> shard).source
+        if source is None or source.base == NULL or not (
+            (<PackShard> shard).estimate_extent(source, i, &offset, &size)
+        ):
+            return
+        for k in range(min(size // LINE + 1, <size_t> MAX_LINES)):
+            fs_prefetch_line(source.base + offset + min(k * LINE, size - 1))
+
+
+@cython.final
+cdef class PackShard(Shard):
+    """Pack of one field: the member of a sample is a row with an ``.npy`` header.
+
+    The bytes of members are built. Their extents are those of the rows, and as many
+    bytes before them as a header has.
+    """
+
+    cdef uint64_t row_of(self, Py_ssize_t i) except? 0:
+        """Return the row of a sample in the pack; check it."""
+        if self.cells.marks[i].slot != self.slot:
+            raise IndexError(f"sample {decode_key(self.table, i)!r} is not in the pack")
+        cdef uint64_t row = self.cells.sizes[i]
+        if row >= self.pack.rows:
+            self.pack.check_row(row, self.field, self.member_name(i))  # raises
+        return row
+
+    cdef object row_array(self, Py_ssize_t i):
+        """Return a row as an array on the file's own memory."""
+        cdef Pack pack = self.pack
+        cdef Source source = self.open_source()
+        cdef uint8_t *at
+        cdef uint64_t row = self.row_of(i)
+        cdef object owner
+        try:
+            owner = source.pin(pack.first + row * pack.row_size, pack.row_size, &at)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        return make_shaped_array(
+            pack.layout.dtype, &pack.layout.shape, at,
+            type(owner) is View and source.writable, owner,
+        )
+
+    def array(self, key, dtype=None, shape=None):
+        """Return a row as an array without copying it; see `Shard.array`."""
+        if dtype is None and shape is None:
+            return self.row_array(self.find(key))
+        return Shard.array(self, key, dtype, shape)
+
+    def read(self, key):
+        """Return the ``.npy`` file of a row."""
+        cdef uint8_t *at
+        cdef uint64_t size
+        return bytes(self.pin(self.find(key), &at, &size))
+
+    cdef int extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1:
+        cdef Pack pack = self.pack
+        cdef uint64_t row = self.row_of(i)
+        cdef uint64_t header_size = pack.layout.header_size
+        offset[0] = pack.first + row * pack.row_size
+        offset[0] -= min(header_size, offset[0])
+        size[0] = header_size + pack.row_size
+        return 0
+
+    cdef bint estimate_extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) noexcept:
+        cdef uint64_t row = self.cells.sizes[i]
+        if self.cells.marks[i].slot != self.slot or row >= self.pack.rows:
+            return False
+        offset[0] = self.pack.first + row * self.pack.row_size
+        size[0] = self.pack.row_size
+        return True
+
+    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        """Set the address and size of an ``.npy`` file built of a row."""
+        cdef Pack pack = self.pack
+        cdef uint64_t header_size = pack.layout.header_size
+        cdef Source source = self.open_source()
+        cdef uint64_t row = self.row_of(i)
+        cdef uint8_t *data
+        cdef object owner, built
+        try:
+            owner = source.pin(pack.first + row * pack.row_size, pack.row_size, &data)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        size[0] = header_size + pack.row_size
+        if source.writable:
+            built = PyByteArray_FromStringAndSize(NULL, size[0])
+            at[0] = <uint8_t *> PyByteArray_AS_STRING(built)
+        else:
+            built = PyBytes_FromStringAndSize(NULL, size[0])
+            at[0] = <uint8_t *> PyBytes_AS_STRING(built)
+        memcpy(at[0], PyBytes_AS_STRING(pack.header), header_size)
+        memcpy(at[0] + header_size, data, pack.row_size)
+        return built
 
 
 @cython.final
@@ -593,7 +809,7 @@ cdef class ColumnSamples(SamplesBase):
         for rows in columns:
             rows.prefetch(at, STAGE_LIST)
         for rows in columns:
-            if not rows.has_common_layout(at):
+            if rows.reads_header(at):
                 rows.prefetch(at, STAGE_EXTENT)
         for rows in columns:
             if rows.has(at):
@@ -674,269 +890,3 @@ cdef class ColumnSamples(SamplesBase):
                 near = partial(near_fields, field, list(self.by_field))
                 raise FieldNotFoundError(field, self.owner.path, near)
         return [self.by_field[field] for field in fields]
-
-
-def read_rows(chunks, list fields not None, opener, str path not None):
-    """Read rows of an index.
-
-    Parameters
-    ----------
-    chunks : iterable of list of tuple
-        ``(id, offset, shard, offset, shard, ...)``: offset and shard of each field.
-    fields : list of str
-    opener : callable
-        ``opener(field)`` returns the `open_file` of `Rows`.
-    path : str
-        Path of the index, for error messages.
-
-    Returns
-    -------
-    columns : list of Rows
-    names : ExtentTable
-
-    Raises
-    ------
-    FormatError
-        A sample's id is not text.
-    """
-    cdef columns_t columns
-    cdef span_t name
-    cdef Rows rows
-    cdef tuple row
-    cdef Py_ssize_t k
-    cdef Py_ssize_t width = 2 * len(fields) + 1
-    cdef list found = [Rows(field, opener(field), path) for field in fields]
-    cdef list slots = [{} for _ in fields]
-    cdef ExtentTable names
-    memset(&columns, 0, sizeof(columns))
-    try:
-        for chunk in chunks:
-            for row in chunk:
-                if len(row) != width:
-                    raise ValueError(
-                        f"a row must have {width} values, got {len(row)}"
-                    )
-                if type(row[0]) is not str:
-                    raise FormatError(
-                        f"the id of row {columns.count + 1:,} is {row[0]!r}, "
-                        "expected text",
-                        path, 0,
-                    )
-                member = (<str> row[0]) + ".npy"
-                keeper = encode_text(member, &name)
-                if keeper is None or not columns_add(&columns, 0, 0, name):
-                    raise MemoryError
-                for k in range(len(found)):
-                    rows = <Rows> found[k]
-                    rows.add(row[2 * k + 1], row[2 * k + 2], <dict> slots[k])
-        names = make_table(&columns)
-    finally:
-        columns_free(&columns)
-    for rows in found:
-        rows.finish(names)
-    return found, names
-
-
-cdef struct field_t:               # a field, while an image is read
-    uint64_t *offsets
-    int64_t *shards                # numbers, or ABSENT or INVALID
-
-
-cdef struct reading_t:             # state of `read_image`
-    tree_t tree
-    columns_t columns              # member names, and metadata as infos
-    int *wanted                    # by column of a row, as `tree_next` takes it
-    size_t row_width               # columns of a row to read
-    value_t *values                # of the last row
-    field_t *fields
-    size_t width                   # number of fields
-    size_t capacity                # of the fields, in rows
-    size_t max_rows
-    uint8_t *name                  # of the last row's member
-    size_t name_capacity           # in bytes
-
-
-cdef bint add_name(reading_t *reading, span_t key) noexcept nogil:
-    """Append a row with its name; False if there is no memory."""
-    cdef size_t size = key.left + SUFFIX_SIZE
-    if size > reading.name_capacity:
-        if not resize(<void **> &reading.name, 2 * size, 1):
-            return False
-        reading.name_capacity = 2 * size
-    memcpy(reading.name, key.at, key.left)
-    memcpy(reading.name + key.left, b".npy", SUFFIX_SIZE)
-    return columns_add(&reading.columns, 0, 0, span_of(reading.name, size))
-
-
-cdef int reserve_row(reading_t *reading) noexcept nogil:
-    """Reserve memory for the extents of one more row; return a tree_status_t."""
-    cdef size_t capacity = min(grown_capacity(reading.capacity, 2.0), reading.max_rows)
-    cdef size_t k
-    if reading.columns.count < reading.capacity:
-        return TREE_ROW
-    if reading.columns.count == reading.max_rows:
-        return TREE_UNSUPPORTED
-    for k in range(reading.width):
-        if not (
-            resize(<void **> &reading.fields[k].offsets, capacity, sizeof(uint64_t))
-            and resize(<void **> &reading.fields[k].shards, capacity, sizeof(int64_t))
-        ):
-            return TREE_NO_MEMORY
-    reading.capacity = capacity
-    return TREE_ROW
-
-
-cdef void add_extents(reading_t *reading) noexcept nogil:
-    """Store the offsets and shards of the row added last."""
-    cdef size_t k
-    cdef size_t i = reading.columns.count - 1
-    cdef const value_t *offset
-    cdef const value_t *shard
-    for k in range(reading.width):
-        offset = &reading.values[FIRST_FIELD + 2 * k]
-        shard = offset + 1
-        reading.fields[k].offsets[i] = 0
-        if offset.kind == KIND_NULL and shard.kind == KIND_NULL:
-            reading.fields[k].shards[i] = ABSENT
-        elif (
-            offset.kind == KIND_NUMBER and shard.kind == KIND_NUMBER
-            and offset.number >= 0 and shard.number >= 0
-        ):
-            reading.fields[k].offsets[i] = <uint64_t> offset.number
-            reading.fields[k].shards[i] = shard.number
-        else:
-            reading.fields[k].shards[i] = INVALID
-
-
-cdef int read_all(reading_t *reading) noexcept nogil:
-    """Read all rows; return a tree_status_t."""
-    cdef const value_t *metadata = &reading.values[METADATA]
-    cdef int status
-    while True:
-        status = tree_next(
-            &reading.tree, reading.values, reading.wanted, reading.row_width
-        )
-        if status != TREE_ROW:
-            return status
-        if reading.values[ID].kind != KIND_TEXT:
-            return TREE_UNSUPPORTED
-        if metadata.kind != KIND_TEXT and metadata.kind != KIND_NULL:
-            return TREE_UNSUPPORTED
-        status = reserve_row(reading)
-        if status != TREE_ROW:
-            return status
-        if not add_name(reading, reading.values[ID].text):
-            return TREE_NO_MEMORY
-        add_extents(reading)
-        if not columns_add_info(
-            &reading.columns,
-            metadata.text if metadata.kind == KIND_TEXT else span_of(reading.name, 0),
-        ):
-            return TREE_NO_MEMORY
-
-
-cdef bint is_text(const columns_t *columns) except -1:
-    """Say whether all ids are UTF-8; decode them at once, as each ends in ASCII."""
-    try:
-        PyUnicode_DecodeUTF8(<const char *> columns.names, columns.names_size, NULL)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-cdef void reading_free(reading_t *reading) noexcept nogil:
-    """Free the memory that no `Rows` took over."""
-    cdef size_t k
-    if reading.fields != NULL:
-        for k in range(reading.width):
-            free(reading.fields[k].offsets)
-            free(reading.fields[k].shards)
-    free(reading.fields)
-    free(reading.values)
-    free(reading.wanted)
-    free(reading.name)
-    columns_free(&reading.columns)
-    tree_free(&reading.tree)
-
-
-cdef int select_columns(reading_t *reading, list numbers, size_t width) except -1:
-    """Set the columns of a row to read."""
-    cdef size_t k
-    if len(numbers) != <Py_ssize_t> (FIRST_FIELD + 2 * width) or min(numbers) < 0:
-        raise ValueError(
-            f"expected {FIRST_FIELD + 2 * width} column numbers of at least 0 for "
-            f"{width} fields, got {numbers}"
-        )
-    reading.width = width
-    reading.row_width = max(numbers) + 1
-    reading.wanted = <int *> malloc(reading.row_width * sizeof(int))
-    reading.values = <value_t *> calloc(FIRST_FIELD + 2 * width, sizeof(value_t))
-    reading.fields = <field_t *> calloc(width + 1, sizeof(field_t))
-    if reading.wanted == NULL or reading.values == NULL or reading.fields == NULL:
-        raise MemoryError
-    for k in range(reading.row_width):
-        reading.wanted[k] = -1
-    for k in range(<size_t> len(numbers)):
-        reading.wanted[<size_t> numbers[k]] = k
-    return 0
-
-
-def read_image(
-    bytes image not None, int64_t root, list numbers not None, list fields not None,
-    opener, str path not None, size_t max_bytes,
-):
-    """Read the rows of an index from the image of its database.
-
-    Parameters
-    ----------
-    image : bytes
-        Bytes of an SQLite database.
-    root : int
-        First page of the table of samples.
-    numbers : list of int
-        Column numbers of a stored row: of the id, the metadata, and the offset and
-        the shard of each field.
-    fields, opener, path
-        As for `read_rows`.
-    max_bytes : int
-        Maximum memory of the extents, in bytes. A NULL takes no byte in the image, but
-        32 here.
-
-    Returns
-    -------
-    columns : list of Rows
-    names : ExtentTable
-        The metadata are its infos.
-    or None
-        The image is not a well-formed database, a value has an unexpected type, or
-        memory exceeds `max_bytes`: read by SQL, which reports the error.
-    """
-    cdef reading_t reading
-    cdef Rows column
-    cdef ExtentTable names
-    cdef size_t k
-    cdef int status
-    cdef list found = []
-    cdef span_t span = span_of(<const uint8_t *> PyBytes_AS_STRING(image), len(image))
-    memset(&reading, 0, sizeof(reading))
-    try:
-        select_columns(&reading, numbers, len(fields))
-        reading.max_rows = max_bytes // (FIELD_BYTES * max(reading.width, <size_t> 1))
-        if not tree_open(&reading.tree, span, root):
-            return None
-        with nogil:
-            status = read_all(&reading)
-        if status == TREE_NO_MEMORY:
-            raise MemoryError
-        if status != TREE_END or not is_text(&reading.columns):
-            return None
-        names = make_table(&reading.columns)
-        for k in range(reading.width):
-            column = Rows(fields[k], opener(fields[k]), path)
-            column.take_columns(
-                &reading.fields[k].offsets, reading.fields[k].shards, names
-            )
-            found.append(column)
-        return found, names
-    finally:
-        reading_free(&reading)

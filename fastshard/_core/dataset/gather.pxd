@@ -38,6 +38,7 @@ cdef class Pieces:
     cdef piece_t *append(
         self, Py_ssize_t member, uint64_t offset, uint64_t size
     ) except NULL
+    cdef int use_built(self, piece_t *piece, Shard shard) except -1
     cdef int use_staged(self, piece_t *piece) except -1
     cdef int read_remote(self) except -1
     cdef int grow(self) except -1

@@ -179,7 +179,9 @@ cdef class Pieces:
             self.select_shard(shard, member)
         shard.extent(self.source, member, &offset, &size)
         piece = self.append(member, offset, size)
-        if self.remote is not None:
+        if shard.builds:
+            self.use_built(piece, shard)
+        elif self.remote is not None:
             self.use_staged(piece)
         else:
             piece.cold = (
@@ -248,6 +250,16 @@ cdef class Pieces:
         self.last = shard
         self.shards.append(shard)
         self.sources.append(source)  # keeps it open if the shard is closed
+        return 0
+
+    cdef int use_built(self, piece_t *piece, Shard shard) except -1:
+        """Point a piece at the bytes that its shard builds."""
+        cdef uint8_t *at
+        cdef uint64_t size
+        self.staged.append(shard.pin(piece.member, &at, &size))
+        piece.base = at
+        piece.offset = 0
+        piece.size = size
         return 0
 
     cdef int use_staged(self, piece_t *piece) except -1:

@@ -30,6 +30,7 @@ cdef class Shard:
     cdef readonly str path
     cdef readonly str mode
     cdef object layouts            # LayoutCache of npy.pyx; None until it is used
+    cdef bint builds               # the bytes of members are built by `pin`
     cdef object __weakref__
     cdef Source open_source(self)
     cdef Py_ssize_t find(self, object key) except -1

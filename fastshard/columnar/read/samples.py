@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.connection import INDEX_ERRORS, translate_error
+from fastshard.columnar.layout.packs import name_columns
 from fastshard.columnar.layout.schema import fold_case, quote_name
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.samples import build_samples, build_samples_from_image
@@ -36,12 +37,9 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     samples = load_image(snapshot)
     if samples is not None:
         return samples
-    columns = ["id"] + [
-        quote_name(f"{field}_{what}")
-        for field in snapshot.folders
-        for what in ("offset", "shard")
-    ]
-    sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
+    names = ["id", *name_columns(list(snapshot.folders), snapshot.packed)]
+    columns = ", ".join(map(quote_name, names))
+    sql = f"SELECT {columns} FROM samples ORDER BY rowid"
     return build_samples(_fetch_chunks(snapshot, sql), snapshot)
 
 
@@ -59,7 +57,8 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
         return None
     try:
         with connection.lock:
-            columns = _find_columns(connection, snapshot.folders)
+            names = name_columns(list(snapshot.folders), snapshot.packed)
+            columns = _find_columns(connection, names)
             roots = connection.execute(TABLE).fetchall()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (size,) = connection.execute("PRAGMA page_size").fetchone()
@@ -75,9 +74,11 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
 
 
 def _find_columns(
-    connection: sqlite3.Connection, fields: Iterable[str]
+    connection: sqlite3.Connection, names: Iterable[str]
 ) -> list[int] | None:
     """Return the numbers, in a stored row, of the columns that `read_image` takes.
+
+    `names` are those of the fields' columns.
 
     None if SQLite would convert a stored value (another declared type, a default), or
     would compare ids otherwise than by their bytes.
@@ -91,9 +92,7 @@ def _find_columns(
             is_plain = default is None and not (is_key and type_.upper() == "INTEGER")
             stored[fold_case(name)] = len(stored), type_.upper() if is_plain else None
     wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
-    for field in fields:
-        wanted.append((f"{field.lower()}_offset", "INTEGER"))
-        wanted.append((f"{field.lower()}_shard", "INTEGER"))
+    wanted += [(name.lower(), "INTEGER") for name in names]
     columns = [stored.get(name, (0, None)) for name, _ in wanted]
     types = [type_ for _, type_ in columns]
     if types != [type_ for _, type_ in wanted]:

@@ -230,7 +230,7 @@ def test_columns_of_other_types_are_read_by_sql(root, column):
         if column in ("a_shard", "a_shard INTEGER DEFAULT 0"):
             assert len(reader.samples[4]["a"]) == 4
         else:
-            with pytest.raises(FormatError, match="invalid shard or offset"):
+            with pytest.raises(FormatError, match="invalid shard, offset or row"):
                 reader.samples[4]
 
 

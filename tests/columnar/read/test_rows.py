@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from fastshard._core.columnar.rows import read_image, read_rows
+from fastshard._core.columnar.index_rows import read_image, read_rows
 
 FIELDS = ["a", "b"]
 PLACES = [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,202 @@
+"""Readers of packed datasets, compared with the arrays that were put in."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+import fastshard
+from fastshard.columnar import ShardedDatasetReader
+from fastshard.errors import FieldNotFoundError, RaggedError
+from support.columnar.packed import npy_bytes, write_packed
+
+COUNT = 60
+FIELDS = ("a", "b", "c")
+OWN = {  # samples whose arrays are members of their own
+    "no member": lambda sample_id: False,
+    "some members": lambda sample_id: sample_id.endswith("5"),
+    "every second": lambda sample_id: int(sample_id[-3:]) % 2 == 0,
+}
+MODES = ["mmap", "private", "pread"]
+
+
+def make_samples(count=COUNT):
+    """Return samples of two packed fields, a scalar in one, and one of members."""
+    rng = np.random.default_rng(7)
+    return [
+        {"a": rng.random(5), "b": np.full((2, 3), i, "f4"), "c": np.int64(i)}
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=OWN)
+def stored(request, tmp_path_factory):
+    """Return the root of a packed dataset, its ids, and its columns."""
+    root = tmp_path_factory.mktemp("packed") / "data"
+    samples = make_samples()
+    ids = write_packed(
+        root,
+        samples,
+        packed=["a", "c"],
+        is_own=OWN[request.param],
+        rows_per_pack=7,
+        samples_per_shard=25,
+    )
+    return root, ids, {f: np.stack([arrays[f] for arrays in samples]) for f in FIELDS}
+
+
+def assert_sample(arrays, columns, i):
+    assert list(arrays) == list(FIELDS)
+    for field, column in columns.items():
+        assert arrays[field].dtype == column.dtype
+        assert arrays[field].shape == column[i].shape
+        assert np.array_equal(arrays[field], column[i])
+
+
+def assert_columns(stacks, columns, chosen):
+    for field, column in columns.items():
+        assert stacks[field].dtype == column.dtype
+        assert np.array_equal(stacks[field], column[chosen])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_samples_by_id_and_position(stored, mode):
+    root, ids, columns = stored
+    with ShardedDatasetReader(root, mode=mode) as reader:
+        for i, sample_id in enumerate(ids):  # by SQL
+            arrays, metadata = reader.get_sample(sample_id)
+            assert_sample(arrays, columns, i)
+            assert metadata == {"n": i}
+        for i, (arrays, _) in enumerate(reader.get_many(ids)):
+            assert_sample(arrays, columns, i)
+        assert reader.samples[0]["a"].flags.writeable == (mode == "private")
+        for i, sample_id in enumerate(ids):  # from rows in memory
+            assert_sample(reader.samples[i], columns, i)
+            assert_sample(reader.get_sample(sample_id)[0], columns, i)
+        for i, (arrays, _) in enumerate(reader.get_many(ids)):
+            assert_sample(arrays, columns, i)
+        for i, arrays in enumerate(reader.samples.__getitems__(range(COUNT))):
+            assert_sample(arrays, columns, i)
+        copy = reader.get_sample(ids[3], copy=True)[0]
+        copy["a"][:] = 0
+        assert_sample(reader.get_sample(ids[3])[0], columns, 3)
+
+
+@pytest.mark.parametrize("max_memory", [None, "1MB"])
+@pytest.mark.parametrize("mode", MODES)
+def test_columns_and_scans(stored, mode, max_memory):
+    root, ids, columns = stored
+    rng = np.random.default_rng(1)
+    with ShardedDatasetReader(root, mode=mode, max_memory=max_memory) as reader:
+        few = [5, 58, 5]
+        assert_columns(reader.columns([ids[i] for i in few]), columns, few)
+        for _ in range(3):
+            chosen = rng.integers(0, COUNT, 40)
+            assert_columns(reader.columns(chosen), columns, chosen)
+            assert_columns(reader.columns([ids[i] for i in chosen]), columns, chosen)
+        at = 0
+        for batch in reader.scan(batch_size=19):
+            end = at + len(batch["__key__"])
+            assert batch["__key__"] == ids[at:end]
+            assert_columns(batch, columns, slice(at, end))
+            at = end
+        assert at == COUNT
+        for i, sample in enumerate(reader.scan()):
+            assert sample.pop("__key__") == ids[i]
+            assert_sample(sample, columns, i)
+        assert i == COUNT - 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dataset(stored, mode):
+    root, ids, columns = stored
+    with fastshard.open(root, mode=mode) as ds:
+        for i, sample in enumerate(ds):
+            assert sample.key == ids[i]
+            for field, column in columns.items():
+                assert np.array_equal(sample[field], column[i])
+                data = bytes(sample.view(field))
+                assert data == npy_bytes(column[i])
+                assert sample.place(field)[0].read(sample.member(field)) == data
+        for batch in ds.batches(16):
+            i = ids.index(batch["__key__"][0])
+            assert_columns(batch, columns, slice(i, i + len(batch["__key__"])))
+        assert_sample(dict(pickle.loads(pickle.dumps(ds[3]))), columns, 3)
+        found = pickle.loads(pickle.dumps(ds)).shuffle(seed=1)
+        for sample in found:
+            assert_sample(dict(sample), columns, ids.index(sample.key))
+
+
+def test_batches_by_a_loader(stored):
+    root, ids, columns = stored
+    with fastshard.open(root) as ds:
+        seen = []
+        for batch in ds.shuffle(seed=2).loader(16):
+            chosen = [ids.index(key) for key in batch["__key__"]]
+            assert_columns(batch, columns, chosen)
+            seen += chosen
+        assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_of_packed_fields(stored, mode):
+    root, _, columns = stored
+    with fastshard.open(root, mode=mode).select_fields("a", "c") as ds:
+        chosen = [1, 5, 33]
+        files = [npy_bytes(columns[f][i]) for i in chosen for f in ("a", "c")]
+        out = bytearray(sum(map(len, files)))
+        ends = ds.read_into(chosen, out)
+        assert bytes(out) == b"".join(files)
+        assert np.diff(ends).tolist() == list(map(len, files))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child(stored):
+    root, ids, columns = stored
+    with ShardedDatasetReader(root) as reader:
+        assert_columns(reader.columns(range(COUNT)), columns, slice(None))
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                assert_columns(reader.columns(range(COUNT)), columns, slice(None))
+                assert_sample(reader.get_sample(ids[9])[0], columns, 9)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_other_layouts_and_missing_fields(tmp_path):
+    samples = make_samples(12)
+    samples[4]["a"] = np.arange(3.0)
+    samples[8]["a"] = np.arange(5, dtype="i8")
+    samples[9]["a"] = np.asfortranarray(np.ones((2, 3)))
+    del samples[6]["a"]
+    ids = write_packed(tmp_path / "data", samples)
+    with ShardedDatasetReader(tmp_path / "data") as reader:
+        assert "a" not in reader.samples[6]
+        with pytest.raises(FieldNotFoundError, match=ids[6]):
+            reader.columns([5, 6])
+        with pytest.raises(RaggedError, match=ids[4]):
+            reader.columns([0, 4])
+        chosen = [0, 4, 8, 9, 1]
+        found = reader.columns(chosen, ["a"], ragged="list")["a"]
+        for array, i in zip(found, chosen, strict=True):
+            assert array.dtype == samples[i]["a"].dtype
+            assert np.array_equal(array, samples[i]["a"])
+        stacked = reader.columns([8, 8], ["a"])["a"]
+        assert stacked.dtype == np.int64
+        assert stacked.tolist() == [list(range(5))] * 2
+
+
+def test_many_layouts_of_one_field(tmp_path):
+    samples = [{"a": np.full(1 + i // 2 % 300, i)} for i in range(620)]
+    write_packed(tmp_path / "data", samples, samples_per_shard=700)
+    with ShardedDatasetReader(tmp_path / "data") as reader:
+        for i in range(0, 620, 2):
+            found = reader.columns([i, i + 1])["a"]
+            assert np.array_equal(found, [samples[i]["a"], samples[i + 1]["a"]])
