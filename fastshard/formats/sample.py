@@ -527,6 +527,8 @@ class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
 
     __slots__ = ()
 
+    has_plain_members = True  # each visible field of a sample is a member
+
     if TYPE_CHECKING:
 
         @overload

@@ -7,6 +7,9 @@ from fastshard._core.dataset.streams import IteratorBase
 class RequestedItem: ...
 
 @final
+class ItemBlock: ...
+
+@final
 class RemotePrefetchIterator(IteratorBase):
     def __del__(self) -> None: ...
 

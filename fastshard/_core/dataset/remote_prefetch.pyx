@@ -3,23 +3,36 @@
 The extents of a group are requested together, so that ranges are coalesced and read
 concurrently; items are returned in the stream's order. A request that fails ahead of
 its item's turn is sent again in its turn: only that response counts.
+
+Small items that follow each other in a shard share a block: one request, one buffer and
+one handle on the shard, from which each field is copied when it is read. After a
+failure the items of a block are requested each for itself.
 """
 
 cimport cython
-from libc.stdint cimport uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint32_t, uint64_t
 
-from fastshard._core.dataset.shard cimport SampleBase, Shard, members_of_fields
+from fastshard._core.dataset.shard cimport (
+    GroupedSamples, SampleBase, SamplesBase, Shard, members_of_fields,
+)
 from fastshard._core.dataset.streams cimport (
     IteratorBase, ItemStream, MemberStream, SampleStream, strip_traceback,
 )
-from fastshard._core.io.source cimport RemoteSource
+from fastshard._core.io.source cimport RemoteSource, Source
 from fastshard._core.pages cimport fs_exact_now
+from fastshard._core.platform cimport fs_load32
+from fastshard._core.table.grouping cimport groups_t, members_range
 
 from fastshard._core.dataset.shard import stage_bytes
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
-    MAX_ITEMS = 4096               # in the queue, however small they are
+    MAX_ITEMS = 4096               # in the queue, each with requests of its own
+    MAX_BLOCK_ITEMS = 16384        # in the queue, in blocks
+    MAX_BLOCK = 256 << 10          # bytes of a block, which a kept sample keeps alive
+    MAX_SMALL = 32 << 10           # bytes of an item in a block, headers included
+    MAX_BLOCK_GAP = 4 << 10        # bytes between the items of a block
     FIRST_GROUP = 256 << 10        # bytes: the first item should arrive soon
     MAX_GROUP = 8 << 20            # bytes of later groups
 
@@ -37,6 +50,32 @@ cdef class RequestedItem:
     cdef list members
     cdef uint64_t nbytes           # of the requests
     cdef bint ahead                # requested before the item's turn
+    cdef bint is_unsent            # of a block that failed; nothing is requested yet
+
+
+@cython.final
+cdef class ItemBlock:
+    """Small items that follow each other in a shard, with one request for all.
+
+    Attributes
+    ----------
+    items : list
+        Of the stream; None once they were returned.
+    samples : SamplesBase or None
+        Those that the items are of; None: the items are members.
+    staged : SamplesBase or None
+        The samples on a handle that has the block's bytes.
+    """
+
+    cdef list items
+    cdef Shard shard
+    cdef SamplesBase samples
+    cdef SamplesBase staged
+    cdef uint64_t start            # offsets in the shard
+    cdef uint64_t end
+    cdef object request            # None: not requested yet
+    cdef bytes data                # None: not received yet
+    cdef Py_ssize_t next           # index of the next item to return
 
 
 @cython.final
@@ -54,22 +93,49 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef list unsent               # requests of queued items that are not sent
     cdef uint64_t group            # bytes of the next group
     cdef bint blocked              # the next item failed ahead of its turn
+    cdef ItemBlock current         # block that items are returned from, or None
+    cdef ItemBlock block           # block that is not queued yet, or None
+    cdef uint64_t block_bytes      # of a block
+    cdef Py_ssize_t block_items    # in the queue and `current`, not returned yet
+    cdef object samples            # those of the last item, with `is_plain` of them
+    cdef bint is_plain
 
     def __cinit__(self, *args, **options):
         self.window = min(self.window, <Py_ssize_t> MAX_ITEMS)
         self.group = min(<uint64_t> FIRST_GROUP, self.window_bytes)
+        self.block_bytes = min(<uint64_t> MAX_BLOCK, self.window_bytes // 4)
         self.unsent = []
 
     def __del__(self):
         self.finish()
 
+    def __length_hint__(self):
+        cdef Py_ssize_t count
+        if not self.enter():
+            return 0               # another thread is in a call
+        try:
+            count = 0 if self.ended else self.stream.left()
+            count += self.block_items + (self.pending is not None)
+            for queued in self.queue:
+                count += isinstance(queued, RequestedItem)
+            return count + (0 if self.block is None else len(self.block.items))
+        finally:
+            self.leave()
+
     cdef object advance(self):
         cdef RequestedItem requested
-        cdef uint64_t begun = fs_exact_now()
+        cdef uint64_t begun
+        if self.current is not None:
+            return self.next_of_block(self.current)
+        begun = fs_exact_now()
         self.fill()
         if not self.queue:
             self.finish()
             raise StopIteration
+        if isinstance(self.queue[0], ItemBlock):
+            if self.receive_block(self.queue[0]):
+                self.wait_ns += fs_exact_now() - begun
+                return self.next_of_block(self.current)
         requested = self.queue[0]
         if PyExceptionInstance_Check(requested.item):
             self.pop(requested)
@@ -91,17 +157,75 @@ cdef class RemotePrefetchIterator(IteratorBase):
         self.consumed += 1
         return 0
 
+    cdef object next_of_block(self, ItemBlock block):
+        """Return the next item of a received block."""
+        cdef SampleBase sample
+        cdef Py_ssize_t i = block.next
+        item = block.items[i]
+        if block.samples is None:
+            item = view_of(block, item)
+        else:
+            sample = <SampleBase> item
+            sample.samples = block.staged
+            item = self.stream.emit(sample)
+        block.items[i] = None
+        block.next = i + 1
+        self.block_items -= 1
+        self.consumed += 1
+        if block.next == len(block.items):
+            self.queued_bytes -= block.end - block.start
+            self.current = None
+        if self.make is None:
+            return item
+        return self.convert(item)
+
+    cdef bint receive_block(self, ItemBlock block) except -1:
+        """Wait for the first block of the queue and make it the current one.
+
+        False: it could not be read, and its items are in the queue in its place.
+        """
+        try:
+            if block.data is None:
+                block.data = <bytes?> block.request.result()
+            if block.samples is not None:
+                block.staged = stage_block(block)
+        except (FastshardError, OSError):
+            self.split_block(block)
+            return False
+        block.request = None       # it refers to the buffer
+        self.queue.popleft()
+        self.current = block
+        return True
+
+    cdef int split_block(self, ItemBlock block) except -1:
+        """Replace the first block of the queue by its items, to be requested in turn.
+
+        The first one is requested now; if that succeeds, `retry` sends the others.
+        """
+        cdef RequestedItem requested
+        cdef list items = [make_requests(self.stream, item) for item in block.items]
+        self.queue.popleft()
+        self.queued_bytes -= block.end - block.start
+        self.block_items -= len(items)
+        for requested in reversed(items):
+            requested.ahead = True
+            requested.is_unsent = len(list_requests(requested)) > 0
+            self.queued_bytes += requested.nbytes
+            self.queue.appendleft(requested)
+        return 0
+
     cdef object receive(self, RequestedItem requested):
         """Wait for an item's bytes; return the item as the caller gets it."""
         if not requested.requests:
             return self.stream.emit(requested.item)
         shard = self.stream.shard_of(requested.item)
         staged = None
-        try:
-            staged = collect(requested, shard)
-        except (FastshardError, OSError):
-            if not requested.ahead:
-                raise
+        if not requested.is_unsent:
+            try:
+                staged = collect(requested, shard)
+            except (FastshardError, OSError):
+                if not requested.ahead:
+                    raise
         if staged is None:
             self.retry(requested)
             staged = collect(requested, shard)
@@ -115,27 +239,51 @@ cdef class RemotePrefetchIterator(IteratorBase):
 
         If they succeed, send the failed requests of the items behind it, too.
         """
-        cdef RequestedItem other
         cdef list failed
-        for request in list_requests(requested):
-            request.wait()
-        failed = renew_failed(requested)
+        if requested.is_unsent:
+            failed = list_requests(requested)
+        else:
+            for request in list_requests(requested):
+                request.wait()
+            failed = renew_failed(requested)
         failed[0].file.read_now(failed)
-        requested.ahead = False
+        requested.ahead = requested.is_unsent = False
         if any(request.has_failed() for request in failed):
             return 0
         for other in self.queue:
-            self.unsent += renew_failed(other)
+            if isinstance(other, ItemBlock):
+                self.renew_block(other)
+            else:
+                self.renew(other)
         self.send()
+        return 0
+
+    cdef int renew(self, RequestedItem other) except -1:
+        """Request a queued item again if it failed, or for the first time."""
+        if other.is_unsent:
+            self.unsent += list_requests(other)
+            other.is_unsent = False
+        else:
+            self.unsent += renew_failed(other)
+        return 0
+
+    cdef int renew_block(self, ItemBlock block) except -1:
+        """Request a queued block again if it failed."""
+        if block.data is None and block.request.has_failed():
+            block.request = request_block(block)
+            self.unsent.append(block.request)
         return 0
 
     cdef int fill(self) except -1:
         """Request groups of items until the window is full."""
-        self.send()                # requests left by an interrupt
+        if self.block is not None:  # left by an interrupt
+            self.queue_block()
+        self.send()
         self.blocked = self.blocked and len(self.queue) > 0
         while not self.ended or self.overflow is not None or self.pending is not None:
             if self.queue and (
                 self.blocked or self.window == 0 or len(self.queue) >= MAX_ITEMS
+                or self.block_items >= MAX_BLOCK_ITEMS
                 or self.queued_bytes + self.group // 2 > self.window_bytes
             ):
                 return 0
@@ -148,14 +296,28 @@ cdef class RemotePrefetchIterator(IteratorBase):
         After an interrupt, as KeyboardInterrupt, the next call continues.
         """
         cdef RequestedItem requested
-        cdef uint64_t nbytes = 0
+        cdef uint64_t before = self.queued_bytes
+        cdef uint64_t nbytes
         cdef Py_ssize_t items = 0
         cdef bint ahead
         cdef uint64_t limit = self.group
         if self.queued_bytes < self.window_bytes:
             limit = min(limit, self.window_bytes - self.queued_bytes)
         while items < MAX_ITEMS and (self.window > 0 or items == 0):
-            ahead = len(self.queue) > 0
+            ahead = len(self.queue) > 0 or self.block is not None
+            if self.overflow is None and self.window > 0:
+                if self.pending is None:
+                    self.load_pending(ahead)
+                if self.pending is None:
+                    break
+                if self.add_to_block(self.pending, limit, before):
+                    self.pending = None
+                    items += 1
+                    continue
+                if self.block is not None:
+                    self.queue_block()
+                    continue       # the item may begin another block
+                ahead = len(self.queue) > 0
             if self.overflow is not None:
                 requested = self.overflow
             else:
@@ -163,17 +325,132 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.overflow = None
             if requested is None:
                 break
+            nbytes = self.queued_bytes - before
             if items > 0 and nbytes + requested.nbytes > limit:
                 self.overflow = requested  # the first of the next group
                 break
             items += 1
-            nbytes += requested.nbytes
             requested.ahead = ahead
             self.unsent += list_requests(requested)
             self.queued_bytes += requested.nbytes
             self.queue.append(requested)
+        if self.block is not None:
+            self.queue_block()
         self.send()
         self.group = min(<uint64_t> MAX_GROUP, min(4 * self.group, self.window_bytes))
+        return 0
+
+    cdef bint add_to_block(
+        self, object item, uint64_t limit, uint64_t before
+    ) except -1:
+        """Add an item to the block that is not queued yet, or begin one.
+
+        False: the item is not small, or does not follow the block closely, or the
+        group has its bytes.
+        """
+        cdef ItemBlock block = self.block
+        cdef Shard shard
+        cdef SamplesBase samples = None
+        cdef uint64_t start, end
+        if isinstance(item, SampleBase):
+            samples = (<SampleBase> item).samples
+            shard = samples.shard
+        elif isinstance(self.stream, MemberStream) and isinstance(item, int):
+            shard = (<MemberStream> self.stream).shard
+        else:
+            return False
+        if block is not None and (
+            block.samples is not samples or block.shard is not shard
+        ):
+            return False
+        if shard is None or not self.find_span(shard, item, &start, &end):
+            return False
+        if block is not None:
+            if start < block.end or start - block.end > MAX_BLOCK_GAP or (
+                end - block.start > self.block_bytes
+            ):
+                return False
+            block.items.append(item)
+            block.end = end
+            return True
+        if self.queued_bytes - before + (end - start) > limit and (
+            self.queued_bytes > before
+        ):
+            return False
+        block = ItemBlock.__new__(ItemBlock)
+        block.items = [item]
+        block.shard = shard
+        block.samples = samples
+        block.start = start
+        block.end = end
+        self.block = block
+        return True
+
+    cdef bint find_span(
+        self, Shard shard, object item, uint64_t *start, uint64_t *end
+    ) except -1:
+        """Set the span of a small item's members; False: not small, or not remote."""
+        cdef SampleBase sample
+        cdef const groups_t *groups
+        cdef uint32_t first, last, k, member
+        cdef Shard holder
+        cdef uint64_t floor = 0, ceiling = 0
+        cdef Source source
+        try:
+            source = shard.open_source()
+            if not source.is_remote() or not has_no_bytes(<RemoteSource> source):
+                return False
+            if not isinstance(item, SampleBase):
+                widen(shard, source, item, &floor, &ceiling)
+            else:
+                sample = <SampleBase> item
+                if sample.samples is not self.samples:
+                    self.samples = sample.samples
+                    self.is_plain = getattr(self.samples, "has_plain_members", False)
+                if self.is_plain and sample.only is None:
+                    groups = &(<GroupedSamples?> sample.samples).grouping.groups
+                    members_range(groups, <uint32_t> sample.position, &first, &last)
+                    for k in range(first, last):
+                        member = fs_load32(groups.members + k)
+                        if member >= groups.columns.count:
+                            return False
+                        widen(shard, source, member, &floor, &ceiling)
+                else:
+                    for holder, place in sample.samples.visible_members(sample):
+                        if holder is not shard:
+                            return False
+                        widen(shard, source, place, &floor, &ceiling)
+        except (FastshardError, OSError):
+            return False           # raised in the item's turn
+        start[0] = floor
+        end[0] = ceiling
+        return 0 < ceiling and ceiling - floor <= min(
+            <uint64_t> MAX_SMALL, self.block_bytes
+        )
+
+    cdef int queue_block(self) except -1:
+        """Queue the block that is not queued yet, and its request."""
+        cdef ItemBlock block = self.block
+        cdef RequestedItem requested
+        cdef list requests = None
+        if len(block.items) > 1:
+            try:
+                block.request = request_block(block)
+            except (FastshardError, OSError):  # raised in the turn of each item
+                block.request = None
+        if block.request is None:
+            requests = [make_requests(self.stream, item) for item in block.items]
+            for requested in requests:
+                requested.ahead = len(self.queue) > 0
+                self.unsent += list_requests(requested)
+                self.queued_bytes += requested.nbytes
+                self.queue.append(requested)
+        else:
+            self.unsent.append(block.request)
+            self.queued_bytes += block.end - block.start
+            self.block_items += len(block.items)
+            self.queue.append(block)
+        self.block = None
         return 0
 
     cdef int send(self) except -1:
@@ -183,25 +460,33 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.unsent = []
         return 0
 
-    cdef RequestedItem next_item(self, bint ahead):
-        """Return the stream's next item with unsent requests.
+    cdef int load_pending(self, bint ahead) except -1:
+        """Set `pending` to the stream's next item.
 
         None at the end, or if the item fails ahead of its turn with an error that may
         be transient: the item is tried again in its turn.
         """
+        if self.ended:
+            return 0
+        try:
+            item = self.stream.next_item(ahead)
+        except StopIteration:
+            self.ended = True
+            return 0
+        if ahead and isinstance(item, OSError):
+            self.blocked = True
+            return 0
+        self.pending = item
+        return 0
+
+    cdef RequestedItem next_item(self, bint ahead):
+        """Return the stream's next item with unsent requests; None as `load_pending`.
+        """
         cdef RequestedItem requested
         if self.pending is None:
-            if self.ended:
-                return None
-            try:
-                item = self.stream.next_item(ahead)
-            except StopIteration:
-                self.ended = True
-                return None
-            if ahead and isinstance(item, OSError):
-                self.blocked = True
-                return None
-            self.pending = item
+            self.load_pending(ahead)
+        if self.pending is None:
+            return None
         requested = make_requests(self.stream, self.pending)
         if ahead and isinstance(requested.item, OSError):
             self.blocked = True    # the item stays pending
@@ -211,16 +496,72 @@ cdef class RemotePrefetchIterator(IteratorBase):
 
     cdef int finish(self) except -1:
         """Cancel the requests; release the shards."""
-        cdef RequestedItem requested
         self.ended = True
-        self.overflow = self.pending = None
+        self.overflow = self.pending = self.samples = None
+        self.block = self.current = None
+        self.block_items = 0
         self.unsent = []
-        for requested in self.queue:
-            cancel_requests(requested)
+        for queued in self.queue:
+            if isinstance(queued, RequestedItem):
+                cancel_requests(queued)
+            elif (<ItemBlock> queued).request is not None:
+                (<ItemBlock> queued).request.drop()
         self.queue.clear()
         self.queued_bytes = 0
         self.stream = None         # releases the shards
         return 0
+
+
+cdef bint has_no_bytes(RemoteSource source) except -1:
+    """Return whether a source has neither prefetched bytes nor a disk cache.
+
+    The cache has the bytes of members, not those between the members of a block.
+    """
+    return source.staged is None and getattr(source.file, "entry", source) is None
+
+
+cdef int widen(
+    Shard shard, Source source, Py_ssize_t member, uint64_t *start, uint64_t *end
+) except -1:
+    """Widen a span by the extent of a member; an end of 0 is that of no span."""
+    cdef uint64_t offset, size
+    shard.extent(source, member, &offset, &size)
+    if end[0] == 0 or offset < start[0]:
+        start[0] = offset
+    end[0] = max(end[0], offset + size)
+    return 0
+
+
+cdef object request_block(ItemBlock block):
+    """Return a new, unsent request for the bytes of a block."""
+    cdef RemoteSource source = block.shard.open_source()
+    return source.file.request(block.start, block.end - block.start)
+
+
+cdef SamplesBase stage_block(ItemBlock block):
+    """Return a block's samples on a handle that has the bytes of the block."""
+    cdef RemoteSource source = block.shard.open_source()
+    cdef Shard handle = block.shard.with_source(
+        RemoteSource(source.file, {block.start: block.data})
+    )
+    handle.layouts = block.shard.layouts
+    return block.samples.with_shard(handle)
+
+
+cdef object view_of(ItemBlock block, Py_ssize_t member):
+    """Return a view of a copy of a member's bytes."""
+    cdef uint64_t offset, size
+    block.shard.extent(block.shard.open_source(), member, &offset, &size)
+    if offset < block.start or offset > block.end or size > block.end - offset:
+        raise FormatError(
+            "the member's extent has changed", block.shard.path, offset,
+            block.shard.member_name(member),
+        )
+    return memoryview(
+        PyBytes_FromStringAndSize(
+            PyBytes_AS_STRING(block.data) + (offset - block.start), size
+        )
+    )
 
 
 cdef RequestedItem make_requests(ItemStream stream, object item):

@@ -31,6 +31,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.dict cimport PyDict_Next
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
@@ -1092,31 +1093,31 @@ cdef class RemoteSource(Source):
         cdef bytes data = self.find_staged(offset, size, &start)
         if data is None or <uint64_t> PyBytes_GET_SIZE(data) == size:
             return data
-        return data[start:start + size]
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, size)
 
     cdef bytes find_staged(self, uint64_t offset, uint64_t size, uint64_t *start):
         """Return prefetched bytes that hold an extent, or None; set its start there.
 
         A sample has one prefetched extent a member, or one for its row, which holds
-        the fields.
+        the fields, or one for a block of samples.
         """
-        cdef object data
+        cdef PyObject *key
+        cdef PyObject *data
+        cdef Py_ssize_t at = 0
         cdef uint64_t first, nbytes
         start[0] = 0
         if size == 0:
             return b""
         if self.staged is None:
             return None
-        data = self.staged.get(offset)
-        if data is not None and size <= <uint64_t> PyBytes_GET_SIZE(data):
-            return data
-        for first, data in self.staged.items():
-            nbytes = PyBytes_GET_SIZE(<bytes?> data)
+        while PyDict_Next(self.staged, &at, &key, &data):
+            first = <object> key
+            nbytes = PyBytes_GET_SIZE(<bytes?> <object> data)
             if first <= offset and offset - first <= nbytes and (
                 size <= nbytes - (offset - first)
             ):
                 start[0] = offset - first
-                return data
+                return <bytes> <object> data
         return None
 
     def has_staged(self, uint64_t offset, uint64_t size):
