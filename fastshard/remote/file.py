@@ -131,9 +131,18 @@ class RemoteFile:
         fetch(requests)
         return [request.result() for request in requests]
 
-    def request(self, offset: int, size: int) -> Request:
-        """Return a request for bytes, to be sent by `start`."""
-        return Request(self, offset, size)
+    def request(
+        self, offset: int, size: int, room: tuple[bytes, memoryview] | None = None
+    ) -> Request:
+        """Return a request for bytes, to be sent by `start`.
+
+        Parameters
+        ----------
+        offset, size : int
+        room : (bytes, memoryview), optional
+            The bytes to fill, as of `allocate_bytes`.
+        """
+        return Request(self, offset, size, room=room)
 
     def start(self, requests: Sequence[Request]) -> None:
         """Send requests for this object or others, without waiting."""

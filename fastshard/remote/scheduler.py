@@ -46,12 +46,19 @@ class Request:
         Extent in the object, bytes.
     into : memoryview, optional
         Destination; without one `result` returns new bytes.
+    room : (bytes, memoryview), optional
+        The bytes that `result` returns, as of `allocate_bytes`.
     """
 
     __slots__ = ("_room", "error", "file", "filled", "offset", "reads", "size", "view")
 
     def __init__(
-        self, file: RangedObject, offset: int, size: int, into: memoryview | None = None
+        self,
+        file: RangedObject,
+        offset: int,
+        size: int,
+        into: memoryview | None = None,
+        room: tuple[bytes, memoryview] | None = None,
     ) -> None:
         self.file = file
         self.offset = offset
@@ -61,6 +68,8 @@ class Request:
         self.filled = False  # from the cache, or by the calling thread
         self._room: bytes | None = None
         self.view = into
+        if room is not None:
+            self._room, self.view = room
 
     def destination(self) -> memoryview:
         """Return the memory for the bytes; allocate it at the first call."""

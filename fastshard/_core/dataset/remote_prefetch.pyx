@@ -25,6 +25,7 @@ from fastshard._core.platform cimport fs_load32
 from fastshard._core.table.grouping cimport groups_t, members_range
 
 from fastshard._core.dataset.shard import stage_bytes
+from fastshard._core.io.source import BytesPool
 from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
@@ -93,6 +94,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef list unsent               # requests of queued items that are not sent
     cdef uint64_t group            # bytes of the next group
     cdef bint blocked              # the next item failed ahead of its turn
+    cdef object pool               # memory for requests
     cdef ItemBlock current         # block that items are returned from, or None
     cdef ItemBlock block           # block that is not queued yet, or None
     cdef uint64_t block_bytes      # of a block
@@ -104,6 +106,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         self.window = min(self.window, <Py_ssize_t> MAX_ITEMS)
         self.group = min(<uint64_t> FIRST_GROUP, self.window_bytes)
         self.block_bytes = min(<uint64_t> MAX_BLOCK, self.window_bytes // 4)
+        self.pool = BytesPool(self.window_bytes + self.window_bytes // 4)
         self.unsent = []
 
     def __del__(self):
@@ -203,7 +206,9 @@ cdef class RemotePrefetchIterator(IteratorBase):
         The first one is requested now; if that succeeds, `retry` sends the others.
         """
         cdef RequestedItem requested
-        cdef list items = [make_requests(self.stream, item) for item in block.items]
+        cdef list items = [
+            make_requests(self.stream, item, self.pool) for item in block.items
+        ]
         self.queue.popleft()
         self.queued_bytes -= block.end - block.start
         self.block_items -= len(items)
@@ -270,7 +275,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef int renew_block(self, ItemBlock block) except -1:
         """Request a queued block again if it failed."""
         if block.data is None and block.request.has_failed():
-            block.request = request_block(block)
+            block.request = request_block(block, self.pool)
             self.unsent.append(block.request)
         return 0
 
@@ -435,11 +440,13 @@ cdef class RemotePrefetchIterator(IteratorBase):
         cdef list requests = None
         if len(block.items) > 1:
             try:
-                block.request = request_block(block)
+                block.request = request_block(block, self.pool)
             except (FastshardError, OSError):  # raised in the turn of each item
                 block.request = None
         if block.request is None:
-            requests = [make_requests(self.stream, item) for item in block.items]
+            requests = [
+                make_requests(self.stream, item, self.pool) for item in block.items
+            ]
             for requested in requests:
                 requested.ahead = len(self.queue) > 0
                 self.unsent += list_requests(requested)
@@ -487,7 +494,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.load_pending(ahead)
         if self.pending is None:
             return None
-        requested = make_requests(self.stream, self.pending)
+        requested = make_requests(self.stream, self.pending, self.pool)
         if ahead and isinstance(requested.item, OSError):
             self.blocked = True    # the item stays pending
             return None
@@ -498,7 +505,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         """Cancel the requests; release the shards."""
         self.ended = True
         self.overflow = self.pending = self.samples = None
-        self.block = self.current = None
+        self.block = self.current = self.pool = None
         self.block_items = 0
         self.unsent = []
         for queued in self.queue:
@@ -532,10 +539,19 @@ cdef int widen(
     return 0
 
 
-cdef object request_block(ItemBlock block):
+cdef object request_block(ItemBlock block, object pool):
     """Return a new, unsent request for the bytes of a block."""
     cdef RemoteSource source = block.shard.open_source()
-    return source.file.request(block.start, block.end - block.start)
+    return request_extent(source, block.start, block.end - block.start, pool)
+
+
+cdef object request_extent(
+    RemoteSource source, uint64_t offset, uint64_t size, object pool
+):
+    """Return a new, unsent request, for bytes of a pool if it is not None."""
+    if pool is None:
+        return source.file.request(offset, size)
+    return source.file.request(offset, size, pool.take(size))
 
 
 cdef SamplesBase stage_block(ItemBlock block):
@@ -564,7 +580,7 @@ cdef object view_of(ItemBlock block, Py_ssize_t member):
     )
 
 
-cdef RequestedItem make_requests(ItemStream stream, object item):
+cdef RequestedItem make_requests(ItemStream stream, object item, object pool):
     """Return an item with unsent requests for its members."""
     cdef RequestedItem requested = RequestedItem.__new__(RequestedItem)
     cdef Shard shard
@@ -576,7 +592,7 @@ cdef RequestedItem make_requests(ItemStream stream, object item):
         shard = stream.shard_of(item)
         if shard.open_source().is_remote():
             for shard, member in stream.members_of(item):
-                add_request(requested, shard, member)
+                add_request(requested, shard, member, pool)
     except (FastshardError, OSError) as error:  # raised in the item's turn
         requested.item = error
         requested.requests = []
@@ -584,14 +600,16 @@ cdef RequestedItem make_requests(ItemStream stream, object item):
     return requested
 
 
-cdef int add_request(RequestedItem requested, Shard shard, Py_ssize_t member) except -1:
+cdef int add_request(
+    RequestedItem requested, Shard shard, Py_ssize_t member, object pool
+) except -1:
     """Add the request for a member, or its bytes if they are staged."""
     cdef RemoteSource source = shard.open_source()
     cdef uint64_t offset, size
     shard.extent(source, member, &offset, &size)
     data = source.get_staged(offset, size)
     if data is None:
-        data = source.file.request(offset, size)
+        data = request_extent(source, offset, size, pool)
         requested.nbytes += size
     requested.requests.append(data)
     requested.offsets.append(offset)
@@ -664,7 +682,7 @@ def fetch_samples(list samples not None, uint64_t most, only=None):
         if not sample.samples.shard.open_source().is_remote():
             continue
         if only is None:
-            requested = make_requests(any_sample, sample)
+            requested = make_requests(any_sample, sample, None)
         else:
             requested = request_fields(sample, only)
         nbytes += requested.nbytes
@@ -690,7 +708,7 @@ cdef RequestedItem request_fields(SampleBase sample, tuple only):
     requested.requests, requested.offsets, requested.members = [], [], []
     try:
         for shard, member in members_of_fields(sample, only):
-            add_request(requested, shard, member)
+            add_request(requested, shard, member, None)
     except (FastshardError, OSError) as error:
         requested.item = error
     return requested
@@ -710,7 +728,7 @@ def fetch_members(list shards not None, list members not None):
     items = []
     requests = []
     for shard, member in zip(shards, members, strict=True):
-        requested = make_requests(MemberStream(shard, ()), member)
+        requested = make_requests(MemberStream(shard, ()), member, None)
         requests += list_requests(requested)
         items.append((shard, requested))
     if requests:

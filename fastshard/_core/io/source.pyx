@@ -53,6 +53,7 @@ from fastshard._core.platform cimport (
 
 import os
 import stat
+from collections import deque
 
 from fastshard.errors import FormatError
 
@@ -1147,6 +1148,12 @@ cdef class RemoteSource(Source):
         return data
 
 
+cdef enum:                         # of a BytesPool
+    PAGE = 4096                    # bytes; capacities are whole pages
+    MIN_POOLED = 16 << 10          # bytes of an object
+    PROBED = 4                     # objects tried before another one is made
+
+
 @cython.final
 cdef class WritableBytes:
     """Writable exporter of a bytes object that is not filled yet."""
@@ -1166,6 +1173,95 @@ def allocate_bytes(uint64_t size):
     cdef WritableBytes writable = WritableBytes.__new__(WritableBytes)
     writable.data = PyBytes_FromStringAndSize(NULL, size)
     return writable.data, memoryview(writable)
+
+
+cdef extern from *:
+    """
+    /* Give a bytes object that only its caller holds another size, below the one it was
+     * made with, and forget its hash. */
+    static void fs_renew_bytes(PyObject *data, Py_ssize_t size)
+    {
+        Py_SET_SIZE((PyVarObject *)data, size);
+    #if defined(__GNUC__)
+    #pragma GCC diagnostic push
+    #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    #endif
+        ((PyBytesObject *)data)->ob_shash = -1;
+    #if defined(__GNUC__)
+    #pragma GCC diagnostic pop
+    #endif
+        PyBytes_AS_STRING(data)[size] = 0;
+    }
+    """
+    bint IS_FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
+    void fs_renew_bytes(object data, Py_ssize_t size)
+
+
+@cython.final
+cdef class BytesPool:
+    """Bytes objects that are filled again once nothing refers to them.
+
+    New memory costs page faults, which take longer than the copy from a socket. An
+    object is taken again only if the pool alone refers to it, so that views and
+    threads keep theirs.
+
+    Parameters
+    ----------
+    limit : int
+        Maximum of bytes that the pool keeps alive, but for one object.
+    """
+
+    cdef dict rooms                # deques of bytes by capacity, oldest first
+    cdef uint64_t limit
+    cdef uint64_t held             # bytes
+
+    def __cinit__(self, uint64_t limit):
+        self.rooms = {}
+        self.limit = limit
+
+    def __reduce__(self):
+        raise TypeError("a BytesPool does not pickle")
+
+    def take(self, uint64_t size):
+        """Return a bytes object and the memoryview to fill it, as `allocate_bytes`."""
+        cdef WritableBytes writable
+        cdef uint64_t capacity = (size // PAGE + 1) * PAGE
+        if size < MIN_POOLED or capacity > self.limit or IS_FREE_THREADED:
+            return allocate_bytes(size)
+        rooms = self.rooms.get(capacity)
+        if rooms is None:
+            rooms = self.rooms[capacity] = deque()
+        writable = WritableBytes.__new__(WritableBytes)
+        for _ in range(min(len(rooms), PROBED)):
+            writable.data = rooms.popleft()
+            rooms.append(writable.data)
+            if Py_REFCNT(<PyObject *> writable.data) == 2:
+                break
+            writable.data = None
+        if writable.data is None:
+            writable.data = PyBytes_FromStringAndSize(NULL, capacity)
+            rooms.append(writable.data)
+            self.held += capacity
+            self.shrink(capacity)
+        fs_renew_bytes(writable.data, size)
+        return writable.data, memoryview(writable)
+
+    cdef int shrink(self, uint64_t newest) except -1:
+        """Let go of objects beyond the limit, but for the one of the newest size."""
+        cdef uint64_t capacity
+        while self.held > self.limit:
+            capacity = next(iter(self.rooms))
+            rooms = self.rooms.pop(capacity)
+            if capacity == newest and len(rooms) == 1:
+                self.rooms[capacity] = rooms
+                if len(self.rooms) == 1:
+                    return 0
+                continue
+            rooms.popleft()
+            self.held -= capacity
+            if rooms:
+                self.rooms[capacity] = rooms
+        return 0
 
 
 cdef Source local_source(
