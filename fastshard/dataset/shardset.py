@@ -24,7 +24,7 @@ from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
-from fastshard.remote.options import Settings
+from fastshard.remote.options import OPENERS, Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +42,7 @@ WINDOW = 32  # items prefetched ahead of an iteration
 MAX_WINDOW_BYTES = 64 << 20
 MAX_MAPPED = 16_384  # shards
 THREADS = 16  # open shards and scan headers, which waits for disks
+MOST_THREADS = 64  # that open remote shards
 FIRST_SAMPLES = 8  # examined for the fields
 
 
@@ -403,7 +404,7 @@ class ShardSet(ABC):
         self.check_open()
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(min(self.opener_count(), len(self) or 1)) as pool:
             try:
                 results = pool.map(task, range(len(self)))
                 yield from iterate_with_bar(results, len(self), label)
@@ -413,6 +414,15 @@ class ShardSet(ABC):
                 raise
             finally:
                 self.is_cancelled = False
+
+    def opener_count(self) -> int:
+        """Return the number of threads that open shards at the same time.
+
+        Opening a remote shard is a few small requests one after another.
+        """
+        if self.remote is None:
+            return THREADS
+        return min(OPENERS * self.remote.connections, MOST_THREADS)
 
     def check_open(self) -> None:
         """Raise ClosedError if the dataset is closed."""

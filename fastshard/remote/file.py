@@ -43,6 +43,7 @@ __all__ = [
 FIRST = 16 << 10  # bytes requested when an object is opened
 
 CHUNK = 1 << 20  # bytes of a download stored at a time
+NEAR = 0.002  # seconds of a round trip
 COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 
 
@@ -174,6 +175,16 @@ class RemoteFile:
     def meter(self) -> Meter:
         """Latency and transfer rate of the server, measured in this process."""
         return self.settings.shared(self._client).meter
+
+    def flight_bytes(self) -> int:
+        """Return the bytes that all connections transfer in two round trips.
+
+        0 for a server so near that they are few.
+        """
+        meter = self.meter
+        if meter.latency < NEAR:
+            return 0
+        return int(2 * meter.latency * meter.rate * self.settings.connections)
 
     def is_cached(self, offset: int, size: int) -> bool:
         """Return whether the disk cache has all of a range."""

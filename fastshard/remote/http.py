@@ -32,7 +32,7 @@ from fastshard.remote.http_connection import (
 )
 from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.http_response import RangeResponse
-from fastshard.remote.options import Settings
+from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import (
@@ -333,7 +333,10 @@ class HttpClient:
             if manager is None:
                 settings = self.settings
                 manager = manager_for(
-                    settings.connections, settings.private_hosts, proxy, secure
+                    OPENERS * settings.connections,
+                    settings.private_hosts,
+                    proxy,
+                    secure,
                 )
                 self._managers[proxy, secure] = manager
             pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)

@@ -13,12 +13,13 @@ from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
-__all__ = ["RemoteOptions", "Settings", "make_settings", "select_remote"]
+__all__ = ["OPENERS", "RemoteOptions", "Settings", "make_settings", "select_remote"]
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
 
 CONNECTIONS = 16  # concurrent range requests
+OPENERS = 3  # concurrent openings of objects for each of them
 TIMEOUT = 60.0  # seconds
 MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
 # Headers, and parts of the names of store options, that may be pickled.
@@ -43,7 +44,9 @@ class RemoteOptions(TypedDict, total=False):
     headers : Mapping of str to str
         Sent to the same servers.
     connections : int
-        Maximum number of concurrent range requests of a process; 16.
+        Maximum number of concurrent range requests of a process; 16. Up to three times
+        as many shards, at most 64, are opened at a time, each by small requests one
+        after another.
     timeout : float
         Seconds for a range, all attempts together, plus one for each 100 KB; 60.
         Transient failures (connections, statuses 408, 425, 429, 5xx) are retried until

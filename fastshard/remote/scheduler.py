@@ -89,6 +89,10 @@ class Request:
             self.error = self.error or error
         return self.error
 
+    def is_done(self) -> bool:
+        """Return whether the request has succeeded or failed, without waiting."""
+        return self.filled or all(read.done for read in self.reads)
+
     def has_failed(self) -> bool:
         """Return whether the request has failed, without waiting."""
         return self.error is not None or any(

@@ -36,6 +36,9 @@ cdef enum:
     MAX_BLOCK_GAP = 4 << 10        # bytes between the items of a block
     FIRST_GROUP = 256 << 10        # bytes: the first item should arrive soon
     MAX_GROUP = 8 << 20            # bytes of later groups
+    FIRST_AHEAD = 8 << 20          # bytes in the queue, until that proves too few
+
+cdef uint64_t LONG_WAIT = 20_000_000  # ns
 
 cdef extern from "Python.h":
     bint PyExceptionInstance_Check(object thing)
@@ -94,6 +97,12 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef list unsent               # requests of queued items that are not sent
     cdef uint64_t group            # bytes of the next group
     cdef bint blocked              # the next item failed ahead of its turn
+    cdef uint64_t ahead_bytes      # in the queue, at most `window_bytes`
+    cdef uint64_t least_ahead      # of that, however fast responses come
+    cdef object tail               # the request that was sent last, or None
+    cdef bint was_idle             # all requests had been received
+    cdef uint64_t idle_bytes       # requested since then
+    cdef uint64_t idle_wait_ns     # waited since then
     cdef object pool               # memory for requests
     cdef ItemBlock current         # block that items are returned from, or None
     cdef ItemBlock block           # block that is not queued yet, or None
@@ -106,6 +115,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
         self.window = min(self.window, <Py_ssize_t> MAX_ITEMS)
         self.group = min(<uint64_t> FIRST_GROUP, self.window_bytes)
         self.block_bytes = min(<uint64_t> MAX_BLOCK, self.window_bytes // 4)
+        self.ahead_bytes = min(self.window_bytes, <uint64_t> FIRST_AHEAD)
+        self.least_ahead = self.ahead_bytes
         self.pool = BytesPool(self.window_bytes + self.window_bytes // 4)
         self.unsent = []
 
@@ -137,7 +148,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             raise StopIteration
         if isinstance(self.queue[0], ItemBlock):
             if self.receive_block(self.queue[0]):
-                self.wait_ns += fs_exact_now() - begun
+                self.add_wait(fs_exact_now() - begun)
                 return self.next_of_block(self.current)
         requested = self.queue[0]
         if PyExceptionInstance_Check(requested.item):
@@ -149,7 +160,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             cancel_requests(requested)  # of its other members
             self.pop(requested)
             raise
-        self.wait_ns += fs_exact_now() - begun
+        self.add_wait(fs_exact_now() - begun)
         self.pop(requested)        # last: KeyboardInterrupt loses no item
         return self.convert(item)
 
@@ -285,11 +296,14 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.queue_block()
         self.send()
         self.blocked = self.blocked and len(self.queue) > 0
+        if self.tail is not None and self.tail.is_done():
+            self.was_idle = True
+            self.idle_wait_ns = self.idle_bytes = 0
         while not self.ended or self.overflow is not None or self.pending is not None:
             if self.queue and (
                 self.blocked or self.window == 0 or len(self.queue) >= MAX_ITEMS
                 or self.block_items >= MAX_BLOCK_ITEMS
-                or self.queued_bytes + self.group // 2 > self.window_bytes
+                or self.queued_bytes + self.group // 2 > self.ahead_bytes
             ):
                 return 0
             self.request_group()
@@ -306,8 +320,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
         cdef Py_ssize_t items = 0
         cdef bint ahead
         cdef uint64_t limit = self.group
-        if self.queued_bytes < self.window_bytes:
-            limit = min(limit, self.window_bytes - self.queued_bytes)
+        if self.queued_bytes < self.ahead_bytes:
+            limit = min(limit, self.ahead_bytes - self.queued_bytes)
         while items < MAX_ITEMS and (self.window > 0 or items == 0):
             ahead = len(self.queue) > 0 or self.block is not None
             if self.overflow is None and self.window > 0:
@@ -342,7 +356,12 @@ cdef class RemotePrefetchIterator(IteratorBase):
         if self.block is not None:
             self.queue_block()
         self.send()
-        self.group = min(<uint64_t> MAX_GROUP, min(4 * self.group, self.window_bytes))
+        self.idle_bytes += self.queued_bytes - before
+        if self.idle_bytes > self.ahead_bytes:
+            self.was_idle = False
+        self.group = min(
+            <uint64_t> MAX_GROUP, min(4 * self.group, self.ahead_bytes // 2 + 1)
+        )
         return 0
 
     cdef bint add_to_block(
@@ -462,9 +481,27 @@ cdef class RemotePrefetchIterator(IteratorBase):
 
     cdef int send(self) except -1:
         cdef list requests = self.unsent
+        cdef uint64_t needed
         if requests:
             requests[0].file.start(requests)
+            self.tail = requests[len(requests) - 1]
             self.unsent = []
+            needed = self.tail.file.flight_bytes()
+            self.ahead_bytes = min(self.window_bytes, max(self.least_ahead, needed))
+        return 0
+
+    cdef int add_wait(self, uint64_t nanoseconds) except -1:
+        """Add the time that an item was waited for; read further ahead if it is long.
+
+        After all requests had been received, a long wait says that the consumer takes
+        many items at once now and then: more of them are to be in memory by then. A
+        small window is filled again while it is in the CPU's cache.
+        """
+        self.wait_ns += nanoseconds
+        self.idle_wait_ns += nanoseconds
+        if self.was_idle and self.idle_wait_ns > LONG_WAIT:
+            self.was_idle = False
+            self.least_ahead = min(self.window_bytes, 2 * self.least_ahead)
         return 0
 
     cdef int load_pending(self, bint ahead) except -1:
@@ -505,7 +542,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         """Cancel the requests; release the shards."""
         self.ended = True
         self.overflow = self.pending = self.samples = None
-        self.block = self.current = self.pool = None
+        self.block = self.current = self.pool = self.tail = None
         self.block_items = 0
         self.unsent = []
         for queued in self.queue:
