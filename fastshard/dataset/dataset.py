@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -94,6 +95,7 @@ MAP_NOTES = {  # arguments of datasets
 }
 MAX_COMPLETIONS = 1000  # keys that a prompt completes
 NO_LIMIT = 1 << 62  # bytes of a remote batch without max_memory
+SHARDS_AHEAD = 8  # remote shards opened behind the one that is read
 
 
 Missing = Literal["raise", "skip"]
@@ -1405,6 +1407,9 @@ _again = _rebuild  # the name in pickles of version 0.1
 class ShardOpener:
     """Opens the shards of one iteration and records failures.
 
+    From the second remote shard on, those behind it are opened ahead in threads. Their
+    errors are met again, and raised, in the turn of the shard.
+
     Parameters
     ----------
     shards : ShardSet
@@ -1421,14 +1426,41 @@ class ShardOpener:
         self._set = shards
         self._sizes = sizes
         self._failed = failed
+        self._ahead: dict[int, threading.Thread] = {}
 
     def __call__(self, k: int) -> Any:
+        thread = self._ahead.pop(k, None)
+        if self._set.opens_ahead:
+            self._open_ahead(k)
+        if thread is not None:
+            thread.join()
         try:
             return self._set.samples(k)
         except (FastshardError, OSError):
             if self._sizes[k] is None:
                 self._failed.add(k)
             raise
+
+    def _open_ahead(self, k: int) -> None:
+        """Begin to open the shards behind `k`: more of them, the more were read."""
+        stop = min(k + 1 + min(2 * k, SHARDS_AHEAD), len(self._set))
+        for i in range(k + 1, stop):
+            if i not in self._ahead and self._set.open_samples[i] is None:
+                thread = threading.Thread(
+                    target=self._open_quietly,
+                    args=(i,),
+                    name="fastshard open",
+                    daemon=True,
+                )
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no more threads
+                    return
+                self._ahead[i] = thread
+
+    def _open_quietly(self, k: int) -> None:
+        with suppress(Exception):  # the shard is opened again in its turn
+            self._set.samples(k)
 
 
 class StateMaker:

@@ -227,6 +227,11 @@ class ShardSet(ABC):
         """Return the total size of all samples' fields, in bytes."""
 
     @property
+    def opens_ahead(self) -> bool:
+        """Whether an iteration opens the shards behind the one that it reads."""
+        return not self.is_local and self.reading.prefetch and self.used is None
+
+    @property
     def is_local(self) -> bool:
         """Whether shards are local files; others are read by ranges."""
         return self.remote is None

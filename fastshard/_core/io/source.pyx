@@ -1175,26 +1175,11 @@ def allocate_bytes(uint64_t size):
     return writable.data, memoryview(writable)
 
 
-cdef extern from *:
-    """
-    /* Give a bytes object that only its caller holds another size, below the one it was
-     * made with, and forget its hash. */
-    static void fs_renew_bytes(PyObject *data, Py_ssize_t size)
-    {
-        Py_SET_SIZE((PyVarObject *)data, size);
-    #if defined(__GNUC__)
-    #pragma GCC diagnostic push
-    #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    #endif
-        ((PyBytesObject *)data)->ob_shash = -1;
-    #if defined(__GNUC__)
-    #pragma GCC diagnostic pop
-    #endif
-        PyBytes_AS_STRING(data)[size] = 0;
-    }
-    """
-    bint IS_FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
+cdef extern from "bytes.h":
     void fs_renew_bytes(object data, Py_ssize_t size)
+
+cdef extern from *:
+    bint IS_FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
 
 
 @cython.final

@@ -1,0 +1,278 @@
+"""Scans of small remote samples: blocks, their failures, memory that is used again."""
+
+import gc
+import random
+
+import pytest
+
+import fastshard
+from fastshard import RemoteError
+from fastshard._core.io.source import BytesPool
+from fastshard.remote.file import RemoteFile
+from support.marks import slow, thin
+from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
+from support.tars import write_tar
+
+COUNT = 400  # samples of a shard
+SHARDS = 2
+BLOCK = 256 << 10  # bytes that a kept sample keeps alive, at most
+
+
+def body(k: int, i: int) -> bytes:
+    return random.Random(1000 * k + i).randbytes((i * 37) % 3000)
+
+
+def expected() -> list[tuple[str, bytes, bytes]]:
+    return [
+        (f"s{k}{i:05}", body(k, i), b"%d" % i)
+        for k in range(SHARDS)
+        for i in range(COUNT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    files = {}
+    for k in range(SHARDS):
+        members = {}
+        for i in range(COUNT):
+            members[f"s{k}{i:05}.bin"] = body(k, i)
+            members[f"s{k}{i:05}.txt"] = b"%d" % i
+        files[f"/{k}.tar"] = write_tar(folder / f"{k}.tar", members).read_bytes()
+    fastshard.build_index(folder)
+    for path in folder.glob("*.fsi"):
+        files[f"/{path.name}"] = path.read_bytes()
+    return files
+
+
+@pytest.fixture
+def server(files):
+    with Server(dict(files)) as server:
+        yield server
+
+
+def opened(server, **options):
+    ds = fastshard.open(server.url + "/", **options)
+    [ds.shards[k] for k in range(SHARDS)]
+    return ds
+
+
+def row(sample) -> tuple[str, bytes, bytes]:
+    return sample.key, bytes(sample["bin"]), bytes(sample["txt"])
+
+
+def test_a_scan_takes_few_requests(server):
+    ds = opened(server)
+    server.forget()
+
+    assert [row(sample) for sample in ds] == expected()
+    assert len(server.requests) < 20
+
+
+@pytest.mark.parametrize("fields", [("txt",), ("txt", "bin"), ("bin",)])
+def test_selected_fields(server, fields):
+    ds = opened(server).select_fields(*fields)
+
+    for sample, (key, data, text) in zip(ds, expected(), strict=True):
+        values = {"bin": data, "txt": text}
+        assert {f: bytes(sample[f]) for f in sample} == {f: values[f] for f in fields}
+        assert sample.key == key
+
+
+def test_members_of_a_shard(server):
+    shard = fastshard.open_shard(server.at("/1.tar"))
+    server.forget()
+
+    views = list(shard.scan())
+
+    assert list(map(bytes, views)) == [
+        data for key, *row in expected() if key[1] == "1" for data in row
+    ]
+    assert all(len(view.obj) == len(view) for view in views)
+    assert len(server.requests) < 10
+
+
+def test_orders_that_jump_are_right(server):
+    rows = {row[0]: row for row in expected()}
+    ds = opened(server)
+    for order in (ds.shuffle(3)[:99], ds[::7], ds[200::-1], ds[[5, 5, 6, 7, 6, 700]]):
+        keys = list(order.keys())
+        assert [row(sample) for sample in order] == [rows[key] for key in keys]
+
+
+def test_kept_samples_and_views_keep_their_bytes(server):
+    """Memory of a block is not filled again while a sample or a view needs it."""
+    ds = opened(server, max_memory="256KiB")
+    rng = random.Random(5)
+    rows, samples, views = expected(), {}, {}
+    for _ in range(3):
+        for i, sample in enumerate(ds):
+            assert row(sample) == rows[i]
+            if rng.random() < 0.05:
+                samples[i] = sample
+            if rng.random() < 0.05:
+                views[i] = sample["bin"]
+        for i, sample in samples.items():
+            assert row(sample) == rows[i]
+        for i, view in views.items():
+            assert view == rows[i][1]
+            assert len(view.obj) == len(view)
+
+
+def test_a_pool_fills_only_what_nothing_refers_to():
+    pool = BytesPool(1 << 20)
+    data, view = pool.take(20_000)
+    view[:] = bytes(20_000)
+    known = {data: 1}
+    other, _ = pool.take(20_000)
+    assert other is not data
+    assert known[bytes(20_000)] == 1
+    address = id(data)
+    del known, data
+    held, _ = pool.take(20_000)
+    assert id(held) != address  # the view is alive
+    del view
+    again = [pool.take(19_000) for _ in range(4)]
+    (found,) = [pair for pair in again if id(pair[0]) == address]
+    found[1][:] = b"a" * 19_000
+    assert len(found[0]) == 19_000
+    assert {b"a" * 19_000: 2}[found[0]] == 2  # another hash than before
+    for size in (0, 1, 16_384, 1 << 20, 5 << 20):
+        assert len(pool.take(size)[0]) == size
+
+
+def test_a_pool_keeps_no_more_than_its_limit():
+    pool = BytesPool(200_000)
+    for size in range(20_000, 190_000, 7_000):
+        pool.take(size)
+    gc.collect()
+    data, view = pool.take(150_000)
+    view[:] = bytes(150_000)
+    assert not any(data)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(name, marks=[] if name in thin(sorted(BEHAVIOURS), 8) else [slow])
+        for name in sorted(BEHAVIOURS)
+    ],
+)
+def test_a_hostile_server_loses_and_forges_nothing(server, behaviour):
+    """Whatever answers come for some time, each sample is right or an error."""
+    ds = opened(server, timeout=0.6, attempts=1, max_memory="256KiB")
+    rows = expected()
+    items = iter(ds)
+    found = [row(next(items)) for _ in range(30)]
+    server.behave(None, behaviour)
+    errors = []
+    while len(errors) < 2 and len(found) + len(errors) < 300:
+        try:
+            found.append(row(next(items)))
+        except RemoteError as error:
+            errors.append(error)
+            found.append(None)
+    server.behave_well()
+    found += [row(sample) for sample in items]
+
+    assert len(found) == len(rows)
+    assert all(mine in (None, right) for mine, right in zip(found, rows, strict=True))
+    assert found.count(None) == len(errors)
+    if behaviour in BROKEN:
+        assert errors
+    for error in errors:
+        i = found.index(None)
+        found[i] = rows[i]
+        assert error.url == server.at(f"/{rows[i][0][1]}.tar")
+        assert error.member.startswith(rows[i][0])
+        assert behaviour not in HARMLESS - {"no_etag", "no_validators", "weak_etag"}
+
+
+def test_a_shard_that_changes_is_an_error_for_each_sample_left(server):
+    ds = opened(server, max_memory="256KiB", attempts=1)
+    items = ds.iter(on_error="skip")
+    found = [row(next(items)) for _ in range(COUNT - 80)]
+    server.files["/0.tar"] = bytes(len(server.files["/0.tar"]))
+
+    found += [row(sample) for sample in items]
+
+    assert items.skipped + len(found) == SHARDS * COUNT
+    assert found == [r for r in expected() if r in found]
+    assert found[-COUNT:] == expected()[-COUNT:]
+    with pytest.raises(RemoteError, match=r"has changed.*s000000.* of .*0\.tar"):
+        next(iter(ds))
+
+
+@pytest.mark.parametrize("where", ["start", "request"])
+def test_an_interrupted_scan_continues_at_its_position(server, monkeypatch, where):
+    ds = opened(server, max_memory="256KiB")
+    original = getattr(RemoteFile, where)
+    calls = []
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if len(calls) in (1, 2, 3, 7, 8):
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    items = iter(ds)
+    monkeypatch.setattr(RemoteFile, where, interrupted)
+    found = []
+    while True:
+        try:
+            found.append(row(next(items)))
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            break
+
+    assert len(calls) > 8
+    assert found == expected()
+
+
+def test_a_scan_resumes_at_each_position(server):
+    ds = opened(server)
+    items = iter(ds)
+    rows = expected()
+    for i in thin(range(0, len(rows), 13), 6):
+        items = iter(ds)
+        for _ in range(i):
+            next(items)
+        state = items.state_dict()
+        assert row(next(iter(ds.resume(state)))) == rows[i]
+
+
+def test_the_items_left_are_counted(server):
+    items = iter(opened(server)[5:705])
+    for left in range(699, 0, -1):
+        next(items)
+        assert items.__length_hint__() == left
+
+
+def test_a_window_of_memory_is_kept(server):
+    ds = opened(server, max_memory="256KiB")
+    most = 0
+    items = iter(ds)
+    for _ in items:
+        most = max(most, items.buffered)
+    assert 0 < most <= 80 << 10
+    assert items.buffered == 0
+
+
+def test_many_shards_are_opened_at_the_same_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTSHARD_CACHE", "")
+    files = {}
+    for k in range(60):
+        path = write_tar(tmp_path / "x.tar", {f"{k}.txt": b"%d" % k})
+        files[f"/m-{k:02}.tar"] = path.read_bytes()
+    with Server(files, latency=0.01) as server:
+        url = server.url + "/m-{00..59}.tar"
+        ds = fastshard.open(url, connections=5)
+        assert len(ds) == 60
+        assert 5 < server.peak <= 15
+        assert server.connections <= 20
+        server.forget()
+        ds = fastshard.open(url)
+        assert [bytes(s["txt"]) for s in ds] == [b"%d" % k for k in range(60)]
+        assert 2 <= server.peak <= 16
