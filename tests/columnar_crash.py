@@ -8,7 +8,8 @@ A child process works on a dataset and reports each operation that it begins, an
 that the writer has acknowledged. Then the dataset is read without fastshard and with
 it. It must hold the last acknowledged state or that after a later operation, and a new
 writer must be able to continue it. After that writer no file is left that no row
-needs. Readers run in the child, between compactions, and in processes beside it.
+needs. Readers run in the child, between compactions, and in processes beside it. Every
+other round packs arrays, the first if the seed is odd.
 The last line of the output counts what was tested. Requires Linux and a C compiler.
 """
 
@@ -474,6 +475,7 @@ def check_failure(disk, trial, start, rng, folder) -> None:
         raise
 
 
+PACK_SHARE = 0.7  # of the writers in every other round
 MOMENTS = 40  # of a session at which something fails; 8 if rounds are counted
 
 KINDS: dict[str, Callable] = {
@@ -494,6 +496,7 @@ def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
     while time.monotonic() < until and rounds < most:
         kind = kinds[rounds % len(kinds)]
         name = f"{seed} {rounds} {kind}"
+        Work.pack_share = PACK_SHARE if (seed + rounds) % 2 else 0.0
         folder = Path(tempfile.mkdtemp("", "columnar", MEMORY))
         try:
             KINDS[kind](random.Random(name), folder, counts)

@@ -64,6 +64,11 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
         if missing:
             numbers = ", ".join(map(str, missing[:8]))
             yield f"    missing shards: {len(missing):,}, as {numbers}"
+        if field["packed"]:
+            packs = (
+                f" in {count_of(field['packs'], 'pack')}" if "packs" in field else ""
+            )
+            yield f"    packed: {count_of(field['packed'], 'sample')}{packs}"
         for state, reason in LEFTOVERS.items():
             if field[state]:
                 nbytes = f"{field[state + '_bytes']:,} bytes"

@@ -16,9 +16,17 @@ from fastshard.columnar.connection import (
     translate_error,
 )
 from fastshard.columnar.layout.headers import ArrayType, HeaderChecker
-from fastshard.columnar.layout.schema import INDEX_NAME, Field, read_fields, shard_name
+from fastshard.columnar.layout.packs import pack_name, row_column
+from fastshard.columnar.layout.schema import (
+    INDEX_NAME,
+    Field,
+    quote_name,
+    read_fields,
+    shard_name,
+)
+from fastshard.columnar.layout.stored_arrays import LayoutParser
 from fastshard.columnar.read.leases import Lease
-from fastshard.columnar.read.shard_members import scan_members
+from fastshard.columnar.read.shard_members import ShardMembers, scan_members
 from fastshard.columnar.write.recovery import list_leftovers
 
 __all__ = ["stat"]
@@ -45,15 +53,17 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
         ``columns`` (metadata columns: declared type by name), and ``fields``: by name a
         dict of
 
-        - ``samples``, ``shards``, ``bytes``;
+        - ``samples``, ``shards``, ``bytes``; ``packed``: samples whose array is a row
+          of a pack;
         - ``missing``: numbers of shards whose file is absent or empty;
         - ``replaced``, ``replaced_bytes``: files that `compact` has replaced and
           readers may still open;
         - ``uncommitted``, ``uncommitted_bytes``: files of an interrupted writer, which
           the next writer removes;
         - with `deep`: ``live_bytes``: of members that rows refer to; ``dead_bytes``,
-          ``dead_members``: of the others; ``arrays``: the most frequent dtypes and
-          shapes, and the count of each.
+          ``dead_members``: of the others, and bytes of rows of packs without a sample;
+          ``packs``: number of packs with a sample; ``arrays``: the most frequent dtypes
+          and shapes, and the count of each.
 
     Raises
     ------
@@ -112,6 +122,8 @@ def _metadata_columns(conn: ReaderConnection, fields: list[Field]) -> dict[str, 
     others = {"id", "meta_json"}
     for field in fields:
         others |= {f"{field.name}_offset".lower(), f"{field.name}_shard".lower()}
+        if field.is_packed:
+            others.add(row_column(field.name).lower())
     rows = conn.execute("PRAGMA table_xinfo(samples)")
     return {row[1]: row[2] for row in rows if row[1].lower() not in others}
 
@@ -123,12 +135,17 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
         f"SELECT {column}, count(*) FROM samples WHERE {column} IS NOT NULL "
         f"GROUP BY {column} ORDER BY {column}"
     ).fetchall()
+    packed = 0
+    if field.is_packed:
+        sql = f"SELECT count({quote_name(row_column(field.name))}) FROM samples"
+        (packed,) = conn.execute(sql).fetchone()
     sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard, _ in rows}
     leftovers = list_leftovers(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
         "shards": len(rows),
         "bytes": sum(sizes.values()),
+        "packed": packed,
         "missing": [shard for shard, nbytes in sizes.items() if not nbytes],
         "replaced": len(leftovers.replaced),
         "replaced_bytes": sum(leftovers.replaced.values()),
@@ -142,10 +159,11 @@ def _count_members(
 ) -> dict[str, Any]:
     """Count the members of a field that rows refer to, and the others."""
     check = HeaderChecker()
-    sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
+    sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0, packs=0)
     kinds: Counter[ArrayType] = Counter()
+    row = quote_name(row_column(field.name)) if field.is_packed else "NULL"
     rows = conn.execute(
-        f"SELECT {field.name}_shard, {field.name}_offset, id FROM samples "
+        f"SELECT {field.name}_shard, {field.name}_offset, {row}, id FROM samples "
         f"WHERE {field.name}_shard IS NOT NULL ORDER BY {field.name}_shard"
     )
     by_shard = groupby(rows, itemgetter(0))
@@ -157,11 +175,18 @@ def _count_members(
         with members:
             if members.error is not None:
                 raise members.error
-            names = [(f"{sample_id}.npy", offset) for _, offset, sample_id in of_shard]
+            names = []
+            in_packs: dict[Any, set[Any]] = {}  # rows by offset
+            for _, offset, place, sample_id in of_shard:
+                if place is None:
+                    names.append((f"{sample_id}.npy", offset))
+                else:
+                    in_packs.setdefault(offset, set()).add(place)
             extents = ((members.find(*named), named[0]) for named in names)
             live = {(*extent, name) for extent, name in extents if extent is not None}
             for _, _, kind in check.check(members.file, sorted(live)):
                 kinds[kind if isinstance(kind, ArrayType) else ArrayType(kind, ())] += 1
+            live |= _count_packs(members, in_packs, sums, kinds)
             sums["live_bytes"] += sum(size for _, size, _ in live)
             for name, at, size in members.sizes():
                 if (at, size, name) not in live:
@@ -172,6 +197,43 @@ def _count_members(
         for kind, count in kinds.most_common(MAX_ARRAY_TYPES)
     ]
     return {**sums, "arrays": arrays}
+
+
+def _count_packs(
+    members: ShardMembers,
+    used: dict[Any, set[Any]],
+    sums: Counter[str],
+    kinds: Counter[ArrayType],
+) -> set[tuple[int, int, str]]:
+    """Count the packs of a shard; return offset, size and name of each.
+
+    Parameters
+    ----------
+    members : ShardMembers
+    used : dict of int to set of int
+        Rows of samples, by the packs' offsets.
+    sums, kinds : Counter
+        Sums by name, and arrays by type; added to.
+    """
+    parser = LayoutParser()
+    live = set()
+    for offset, rows in used.items():
+        if type(offset) is not int:
+            continue
+        size = members.size_at(pack_name(offset), offset)
+        if size is None:
+            continue
+        live.add((offset, size, pack_name(offset)))
+        pack = parser.parse_pack(members.file, offset, size)
+        if isinstance(pack, str):
+            kinds[ArrayType(pack, ())] += len(rows)
+            continue
+        sums["packs"] += 1
+        dead = max(pack.rows - len(rows), 0) * pack.layout.row_size
+        sums["dead_bytes"] += dead
+        sums["live_bytes"] -= dead
+        kinds[ArrayType(pack.layout.dtype, pack.layout.shape)] += len(rows)
+    return live
 
 
 def _shard_path(root: str, field: Field, shard: Any) -> str:

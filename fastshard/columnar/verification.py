@@ -18,6 +18,7 @@ from fastshard.columnar.connection import (
     translate_error,
 )
 from fastshard.columnar.layout.headers import HeaderChecker
+from fastshard.columnar.layout.packs import pack_name, row_column
 from fastshard.columnar.layout.schema import (
     INDEX_NAME,
     MAX_COUNTER,
@@ -28,6 +29,7 @@ from fastshard.columnar.layout.schema import (
     read_fields,
     shard_name,
 )
+from fastshard.columnar.layout.stored_arrays import LayoutParser
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.query import limit_value_size
 from fastshard.columnar.read.shard_members import ShardMembers, scan_members
@@ -39,7 +41,7 @@ from fastshard.errors import FastshardError, FormatError, QueryError
 __all__ = ["verify"]
 
 MAX_SQLITE_FAULTS = 100  # messages of SQLite's integrity check that are reported
-Row = tuple[Any, Any, Any]  # shard, offset, id
+Row = tuple[Any, Any, Any, Any]  # shard, offset, row in a pack, id
 
 
 def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[Fault]:
@@ -60,7 +62,8 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
     list of Fault
         Empty for a sound dataset. Faults are, among others: shards that are missing or
         shorter than recorded; rows without their member, or with a wrong offset in a
-        shard that only fastshard wrote; members that are not arrays, or are arrays of
+        shard that only fastshard wrote; packs that are missing, damaged, or shorter
+        than a row says; members that are not arrays, or are arrays of
         Python objects; metadata that is not a JSON object; triggers; an invalid counter
         of ids; files that a stopped writer left. Not reported are members that no row
         refers to, shards that `compact` has replaced and readers may still open, and
@@ -238,11 +241,12 @@ def _check_field(
 ) -> Iterator[Fault]:
     """Check the rows of a field, shard by shard."""
     sql = (
-        "SELECT {0}_shard, {0}_offset, id FROM samples "
+        "SELECT {0}_shard, {0}_offset, {1}, id FROM samples "
         "WHERE {0}_shard IS NOT NULL OR {0}_offset IS NOT NULL "
         "ORDER BY {0}_shard, rowid"
     )
-    rows = conn.execute(sql.format(field.name))
+    row = quote_name(row_column(field.name)) if field.is_packed else "NULL"
+    rows = conn.execute(sql.format(field.name, row))
     count = f"SELECT count(DISTINCT {field.name}_shard) FROM samples"
     (shards,) = conn.execute(count).fetchone()
     by_shard = groupby(rows, itemgetter(0))
@@ -263,7 +267,7 @@ def _report_misplaced(
     index: str, field: str, shard: Any, rows: Iterator[Row]
 ) -> Iterator[Fault]:
     """Report rows whose shard is missing or not a shard number."""
-    for _, _, sample_id in rows:
+    for *_, sample_id in rows:
         found = "no shard" if shard is None else f"the shard {shard!r:.40}"
         reason = f"its field {field!r} has an offset, and {found}"
         yield Fault(index, 0, _name_sample(sample_id), reason)
@@ -315,16 +319,68 @@ def _check_shard(
             reason = f"no member ends at the recorded byte {recorded:,}"
             yield Fault(path, recorded, None, reason)
         found: list[tuple[int, int, str]] = []
-        for _, offset, sample_id in rows:
+        packs = PackChecker(members)
+        for _, offset, row, sample_id in rows:
+            if row is not None:
+                wrong_row = packs.check(field, offset, row)
+                if wrong_row is not None:
+                    yield Fault(index, 0, _name_sample(sample_id), wrong_row)
+                continue
             extent = members.find(f"{sample_id}.npy", offset)
             wrong_offset = _check_offset(field, offset, extent, members)
             if wrong_offset is not None:
                 yield Fault(index, 0, _name_sample(sample_id), wrong_offset)
             elif extent is not None:
                 found.append((*extent, f"{sample_id}.npy"))
+        yield from packs.faults
         for at, name, kind in check.check(members.file, found):
             if isinstance(kind, str):
                 yield Fault(path, at, name, kind)
+
+
+class PackChecker:
+    """Checker of rows against the packs of a shard.
+
+    Attributes
+    ----------
+    faults : list of Fault
+        Of the packs themselves.
+    """
+
+    def __init__(self, members: ShardMembers) -> None:
+        self.faults: list[Fault] = []
+        self._members = members
+        self._parser = LayoutParser()
+        self._counts: dict[int, int | None] = {}  # rows of a pack; None: a fault
+
+    def check(self, field: str, offset: Any, row: Any) -> str | None:
+        """Return why a row of `samples` is wrong, or None if it is right.
+
+        It counts as right if its pack has a fault, which is reported once.
+        """
+        path = self._members.file.path
+        if type(offset) is not int or offset not in self._counts:
+            size = None
+            if type(offset) is int:
+                size = self._members.size_at(pack_name(offset), offset)
+            if size is None:
+                return f"its field {field!r} is in no pack at {offset!r:.40} of {path}"
+            self._counts[offset] = self._count_rows(offset, size)
+        count = self._counts[offset]
+        if count is None or (type(row) is int and 0 <= row < count):
+            return None
+        return (
+            f"its field {field!r} is row {row!r:.40} of the pack at {offset:,} of "
+            f"{path}, which has {count:,}"
+        )
+
+    def _count_rows(self, offset: int, size: int) -> int | None:
+        pack = self._parser.parse_pack(self._members.file, offset, size)
+        if not isinstance(pack, str):
+            return pack.rows
+        path = self._members.file.path
+        self.faults.append(Fault(path, offset, pack_name(offset), pack))
+        return None
 
 
 def _check_offset(

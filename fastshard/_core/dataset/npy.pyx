@@ -68,7 +68,8 @@ cdef enum:
     MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
     MAX_LEAD = 12                  # bytes before the literal of a header
     MAX_PACK = 64 << 20            # bytes of rows
-    PACK_ROOM = 3 << 18            # bytes of a buffer in which a region may end
+    PACK_ROOM = 192 << 10          # bytes of a buffer in which a region may end: less
+                                   # than those at which it is written
     SUCCESSION = 4                 # arrays of one other layout that end a pack
     ROW_DIMENSIONS = 31            # of an array in a pack: NumPy 1 has 32
     MAX_DTYPES = 64                # of a cache

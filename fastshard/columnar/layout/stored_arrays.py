@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.columnar.layout.headers import parse_header_length
-from fastshard.columnar.layout.packs import MAX_ROW_BYTES
+from fastshard.columnar.layout.packs import MAX_ROW_BYTES, pack_name
 from fastshard.columnar.layout.values import VERSION_1, encode_header, encode_pack
 from fastshard.errors import FormatError
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fastshard._core.io.source import LocalFile
+    from fastshard._core.table.extents import ExtentTable
 
-__all__ = ["ArrayLayout", "LayoutParser", "StoredPack"]
+__all__ = ["ArrayLayout", "LayoutParser", "StoredPack", "count_arrays"]
 
 FIRST_READ = 256  # bytes of each member
 CACHE_SIZE = 10_000  # distinct headers, and layouts
@@ -162,3 +163,19 @@ def _read_header(header: bytes, size: int) -> np.ndarray[Any, Any]:
     member = np.zeros(size, np.uint8)  # untouched pages take no memory
     member[: len(header)] = np.frombuffer(header, np.uint8)
     return array_from_buffer(member.data)
+
+
+def count_arrays(file: LocalFile, table: ExtentTable, stop: int) -> int:
+    """Return the number of arrays in the first `stop` members of a shard.
+
+    Each row of a pack counts, and each other member.
+    """
+    parser = LayoutParser()
+    count = stop
+    for i in range(stop):
+        at, size = table.extent(i)
+        if table.name_of(i) == pack_name(at):
+            pack = parser.parse_pack(file, at, size)
+            if isinstance(pack, StoredPack):
+                count += pack.rows - 1
+    return count

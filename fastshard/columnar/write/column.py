@@ -12,6 +12,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard.columnar.layout.packs import row_column
 from fastshard.columnar.layout.schema import MAX_SHARD, quote_name, shard_name
+from fastshard.columnar.layout.stored_arrays import count_arrays
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
     AppendFile,
@@ -364,7 +365,8 @@ class Column:
                 table, end, fault = scan_until_fault(file)
                 if fault is not None or not is_zero_from(file.fd, end):
                     return None
+                arrays = count_arrays(file, table, len(table))
         except OSError:
             return None
-        self.scans[number] = ShardLength(end, len(table))
+        self.scans[number] = ShardLength(end, arrays)
         return self.scans[number]

@@ -10,6 +10,7 @@ the record is extended over them. `transaction` defines "acknowledged".
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -22,7 +23,9 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
+from fastshard.columnar.layout.packs import pack_name
 from fastshard.columnar.layout.schema import MAX_SHARD, Field, quote_name, shard_number
+from fastshard.columnar.layout.stored_arrays import count_arrays
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
     is_zero_from,
@@ -154,7 +157,8 @@ def is_leftover(path: str) -> bool:
 def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
     """Give rows of an adopted shard exact offsets: other programs' are inexact.
 
-    The caller commits them together with the shard's record.
+    They leave the row in a pack that a sample had before; it is removed. The caller
+    commits them together with the shard's record.
 
     Raises
     ------
@@ -167,14 +171,24 @@ def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
     with LocalFile(column.path(number)) as file:
         table = scan_until_fault(file)[0]
     last: dict[str, int] = {}
-    for i in range(before.members):
-        last[table.name_of(i)] = table.extent(i)[0]
+    packs = []
+    for i in range(len(table)):
+        at = table.extent(i)[0]
+        if at >= before.nbytes:
+            break
+        name = table.name_of(i)
+        if name == pack_name(at):
+            packs.append(at)
+        last[name] = at
     offset, shard = column.offset_column, column.shard_column
     cursor.executemany(
-        f"UPDATE samples SET {offset} = ? WHERE id = ? AND {shard} = ? "
-        f"AND (typeof({offset}) <> 'integer' OR {offset} < ?)",
+        f"UPDATE samples SET {offset} = ?{column.cleared_row} "
+        f"WHERE id = ? AND {shard} = ? "
+        f"AND (typeof({offset}) <> 'integer' OR {offset} < ?) "
+        f"AND ({column.selected_row} IS NULL "
+        f"OR {offset} NOT IN (SELECT value FROM json_each(?)))",
         (
-            (at, name.removesuffix(".npy"), number, before.nbytes)
+            (at, name.removesuffix(".npy"), number, before.nbytes, json.dumps(packs))
             for name, at in last.items()
         ),
     )
@@ -190,7 +204,8 @@ def _adopt_tail(
     """Adopt members after a record that rows of other programs refer to.
 
     A member without our mark is theirs if a row has its name. One with our mark is
-    adopted if a row has its offset; else a crash has left it. The caller commits.
+    adopted if a row has its offset, as is a pack; else a crash has left it. The caller
+    commits.
 
     Returns
     -------
@@ -206,6 +221,7 @@ def _adopt_tail(
     offset, shard = column.offset_column, column.shard_column
     find = f"SELECT {offset} FROM samples WHERE id = ? AND {shard} = ?"
     adopted: dict[str, int] = {}
+    packs = _find_used_packs(conn, column, number, offsets, names)
     for k, name in enumerate(names):
         row = conn.execute(find, (name.removesuffix(".npy"), number)).fetchone()
         if row is None:
@@ -213,15 +229,37 @@ def _adopt_tail(
         # Without our mark the last member of a name counts; with it, the row's offset.
         if row[0] == offsets[k] if is_marked(blocks[k]) else last[name] == k:
             adopted[name] = k
-    if not adopted:
+    if not adopted and not packs:
         return record
     conn.executemany(
-        f"UPDATE samples SET {offset} = ? WHERE id = ?",
+        f"UPDATE samples SET {offset} = ?{column.cleared_row} WHERE id = ?",
         [(offsets[k], name.removesuffix(".npy")) for name, k in adopted.items()],
     )
-    i = tail[max(adopted.values())]
+    i = tail[max([*adopted.values(), *packs])]
     at, size = table.extent(i)
-    return ShardLength(at + size + -size % BLOCK, i + 1)
+    with LocalFile(column.path(number)) as file:
+        arrays = count_arrays(file, table, i + 1)
+    return ShardLength(at + size + -size % BLOCK, arrays)
+
+
+def _find_used_packs(
+    conn: sqlite3.Connection,
+    column: Column,
+    number: int,
+    offsets: list[int],
+    names: list[str],
+) -> list[int]:
+    """Return the positions of those of a shard's members that are packs with rows."""
+    packs = {at: k for k, at in enumerate(offsets) if names[k] == pack_name(at)}
+    if not column.is_packed or not packs:
+        return []
+    offset, shard, row = column.offset_column, column.shard_column, column.row_column
+    rows = conn.execute(
+        f"SELECT DISTINCT {offset} FROM samples WHERE {shard} = ? "
+        f"AND {row} IS NOT NULL AND {offset} IN (SELECT value FROM json_each(?))",
+        (number, json.dumps(list(packs))),
+    )
+    return [packs[at] for (at,) in rows]
 
 
 def _find_invalid_records(conn: sqlite3.Connection, column: Column) -> set[int]:

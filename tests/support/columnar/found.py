@@ -72,7 +72,11 @@ def read(root: Path, *, whole: bool = False) -> Found:
             if shard is not None:
                 need(shard in shard_files, f"{where}: no such shard")
                 members = shard_files[shard]
-                array = load(where, f"{row['id']}.npy", offset, members)
+                place = row.get(f"{field}_row")
+                name = f"pack_{offset:012d}.npy"
+                if place is None:
+                    name = f"{row['id']}.npy"
+                array = load(where, name, offset, members, place)
                 found.rows[row["id"]][1][field] = array
     return found
 
@@ -114,7 +118,8 @@ def check_records(field: str, count: int, records: list, shards: dict) -> None:
         need(shard in shards or not size, f"{where} is recorded, and not there")
         if shard in shards:
             data, found, end = shards[shard]
-            need((end, len(found)) == (size, members), f"{where}: {size}, {members}")
+            arrays = sum(count_arrays(data, at, *found[at]) for at in found)
+            need((end, arrays) == (size, members), f"{where}: {size}, {members}")
             rest = data[end:]
             need(len(rest) >= 1024 and not any(rest), f"{where}: no zeros at {end}")
     held = sum(size > 0 < members for _, size, members in records)
@@ -154,24 +159,40 @@ class Members(NamedTuple):
     end: int
 
 
-def load(where: str, name: str, offset: int, members: Members) -> str:
-    """Return the digest of the array at an offset."""
+def count_arrays(data: bytes, at: int, name: str, size: int) -> int:
+    """Return the number of arrays of samples in a member."""
+    if re.fullmatch(r"dead_\d+\.bin", name):
+        need(not any(data[at : at + size]), f"{name} is not empty")
+        return 0
+    if name == f"pack_{at:012d}.npy":
+        return len(np.load(io.BytesIO(data[at : at + size])))
+    return 1
+
+
+def load(
+    where: str, name: str, offset: int, members: Members, row: int | None = None
+) -> str:
+    """Return the digest of the array at an offset, or of a row of it."""
     there, size = members.found.get(offset, (None, 0))
     need(there == name, f"{where}: {there} is there")
     data = members.data[offset : offset + size]
     need(len(data) == size, f"{where}: is cut off")
     try:
-        return digest_of(data)
+        return digest_of(data, row)
     except ValueError as error:
         raise Broken(f"{where}: {error}") from error
 
 
 @functools.lru_cache(50_000)
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes, row: int | None) -> str:
     stream = io.BytesIO(data)
     array = np.lib.format.read_array(stream, allow_pickle=False)
     if stream.tell() != len(data):
         raise ValueError(f"{len(data) - stream.tell()} bytes too many")
+    if row is not None:
+        if not 0 <= row < len(array):
+            raise ValueError(f"row {row} of {len(array)}")
+        array = array[row : row + 1].reshape(array.shape[1:])
     return digest(array)
 
 

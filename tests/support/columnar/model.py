@@ -20,6 +20,7 @@ from support.columnar.found import Broken, Found, digest, read_by
 
 NAMES = ["alpha", "beta", "gamma", "Delta", "_e"]
 DTYPES = ["<f4", "<f8", ">i2", "|u1", "<c8", "<U3", "<M8[s]", "|b1"]
+COMMON = [("<f4", (3,)), ("<i8", ()), ("|u1", (2, 70))]  # layouts of many arrays
 OWN_IDS = ["own/{}", "Ünï {}", "x" * 99 + "{}", "a.b/{}.npy", "{}"]
 
 
@@ -45,7 +46,10 @@ def value(field: str, version: int) -> np.ndarray:
     rng = random.Random(f"{field}/{version}")
     dtype = np.dtype(rng.choice(DTYPES))
     shape = rng.choice([(), (0,), (3,), (7, 5), (100,), (2, 3, 4)])
-    if rng.random() < 0.04:
+    if version % 2:  # most samples of a pack have one layout
+        name, shape = COMMON[len(field) % len(COMMON)]
+        dtype = np.dtype(name)
+    elif rng.random() < 0.04:
         shape = (rng.randrange(60_000),)
     if dtype.kind in "Ub":
         codes = rng.choices(range(2), k=int(np.prod(shape)))
@@ -92,7 +96,13 @@ class Abandoned(Exception):  # noqa: N818
 
 
 class Work:
-    """A writer, and random operations for it."""
+    """A writer, and random operations for it.
+
+    `pack_share` is the share of writers that pack arrays, and of compactions that
+    change their layout. A caller sets it on the class.
+    """
+
+    pack_share = 0.0
 
     def __init__(self, root: Path, rng: random.Random, state: State) -> None:
         self.root, self.rng, self.state = root, rng, state
@@ -105,7 +115,11 @@ class Work:
     def open(self) -> None:
         from fastshard.columnar import ShardedDatasetWriter
 
-        self.writer = ShardedDatasetWriter(self.root, samples_per_shard=self.per)
+        self.writer = ShardedDatasetWriter(
+            self.root,
+            samples_per_shard=self.per,
+            pack=self.rng.random() < self.pack_share,
+        )
 
     def _new(self) -> int:
         self.number += 1
@@ -177,6 +191,11 @@ class Work:
 
     def _meta(self) -> list:
         return ["meta", self.rng.choice(list(self.state.rows)), self.meta()]
+
+    def _compact(self) -> list:
+        if self.rng.random() < self.pack_share:
+            return ["compact", self.rng.choice([True, True, False])]
+        return ["compact", None]
 
     def _bad(self) -> list:
         return ["bad", self.rng.choice(list(self.state.rows))]
@@ -258,6 +277,10 @@ class Work:
     def _do_meta(self, op, sample, meta) -> None:
         query = "UPDATE samples SET meta_json = ? WHERE id = ?"
         self.writer.conn.execute(query, (json.dumps(meta), sample))
+
+    def _do_compact(self, op, pack) -> bool:
+        self.writer.compact(pack)
+        return True
 
     def _do_commit(self, op) -> bool:
         self.writer.conn.commit()

@@ -36,7 +36,8 @@ def write(root: Path, rng: random.Random) -> None:
     """Add and update samples until the readers are done."""
     from fastshard.columnar import ShardedDatasetWriter
 
-    writer = ShardedDatasetWriter(root, samples_per_shard=20)
+    packs = rng.random() < 0.5
+    writer = ShardedDatasetWriter(root, samples_per_shard=20, pack=packs)
     versions = writer.conn.execute("SELECT count(*) FROM samples").fetchone()[0] * [0]
     while not (root.parent / DONE).exists():
         for _ in range(rng.randrange(1, 20)):
@@ -51,10 +52,10 @@ def write(root: Path, rng: random.Random) -> None:
                 writer.add_sample(arrays(number, 0), f"{number}", {"version": 0})
         writer.flush()
         if rng.random() < 0.1:
-            writer.compact()
+            writer.compact(rng.choice([None, True, False]) if packs else None)
         if rng.random() < 0.05:
             writer.close()
-            writer = ShardedDatasetWriter(root, samples_per_shard=20)
+            writer = ShardedDatasetWriter(root, samples_per_shard=20, pack=packs)
     writer.close()
 
 
