@@ -8,10 +8,13 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastshard._core.buffers cimport bytes_of, int64s_of
-from fastshard._core.columnar.rows cimport ColumnShard, Rows, decode_key
+from fastshard._core.columnar.rows cimport (
+    PACKED, ColumnShard, PackShard, Rows, decode_key,
+)
 from fastshard._core.dataset.npy cimport (
     Layout, find_layout, get_layout_cache, has_plain_data, stored_t,
 )
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
 from fastshard._core.pages cimport fs_advise_pages, fs_populate_pages
 
@@ -54,9 +57,16 @@ cdef int64_t steps_of(Rows rows, Py_ssize_t i) except -2:
     """Return the length of the first axis of a sample's array."""
     cdef int64_t steps
     cdef ColumnShard shard
+    cdef PackShard pack
+    if rows.cells.marks[i].slot <= PACKED:
+        pack = rows.pack_shard(i)
+        pack.row_of(i)             # checks it
+        if pack.pack.layout.shape.dimensions == 0:
+            raise axes_error(rows, i)
+        return pack.pack.layout.shape.lengths[0]
     if rows.has_common_layout(i) and rows.common.shape.dimensions > 0:
         return rows.common.shape.lengths[0]
-    shard = rows.shard_of(i)
+    shard = rows.member_shard(i)
     if shard.open_source().base == NULL:
         steps = unmapped_steps(rows, shard, i)
         if steps >= 0:
@@ -236,8 +246,8 @@ cdef class WindowReader:
 
     def page_in(self):
         """Bring the windows of shards that are not resident into memory."""
-        cdef ColumnShard shard
-        cdef ColumnShard last = None
+        cdef Shard shard
+        cdef Shard last = None
         cdef Source source
         cdef bint resident = True
         cdef stored_t stored

@@ -56,9 +56,11 @@ def rows_of(batches, field="x"):
             yield {"__key__": key, "__start__": start, field: np.array(values)}
 
 
-@pytest.fixture
-def root(tmp_path):
-    with ShardedDatasetWriter(tmp_path / "series", samples_per_shard=11) as writer:
+@pytest.fixture(params=[False, True], ids=["members", "packed"])
+def root(request, tmp_path):
+    with ShardedDatasetWriter(
+        tmp_path / "series", samples_per_shard=11, pack=request.param
+    ) as writer:
         writer.add_fields(["x", "y"])
         for i in range(COUNT):
             arrays = {"x": series(i, "x"), "y": series(i, "y")}
@@ -77,8 +79,8 @@ def reader(request, root):
 ODD = "json_extract(meta_json, '$.odd') = ?"
 
 
-@pytest.mark.parametrize("stride", [1, 4, 30])
-@pytest.mark.parametrize("length", [1, 8, 22, 23])
+@pytest.mark.parametrize("stride", [1, 4])
+@pytest.mark.parametrize("length", [1, 8, 22])
 def test_windows_are_slices(reader, length, stride):
     windows = reader.windows("x", length, stride)
     wanted = windows_of("x", length, stride)
