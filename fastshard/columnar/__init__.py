@@ -29,10 +29,12 @@ A reader finds samples by id, by position and by SQL:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastshard.columnar.compaction import compact
+    from fastshard.columnar.read.dataset_schema import DatasetSchema
     from fastshard.columnar.read.reader import ShardedDatasetReader
     from fastshard.columnar.read.sequence import ArraySequence
     from fastshard.columnar.read.windows import WindowDataset
@@ -47,6 +49,7 @@ __all__ = [
     "ArraySequence",
     "ColumnSample",
     "Compaction",
+    "DatasetSchema",
     "ShardHandle",
     "ShardedDatasetReader",
     "ShardedDatasetWriter",
@@ -60,6 +63,7 @@ MODULES = {  # not named as their contents, which they would hide
     "ArraySequence": "read.sequence",
     "ColumnSample": "samples",
     "Compaction": "write.compact.rewrite",
+    "DatasetSchema": "read.dataset_schema",
     "ShardHandle": "write.shard_handle",
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",
@@ -74,11 +78,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     module = import_module(f"{__name__}.{MODULES[name]}")
-    value = getattr(module, name)
-    globals()[name] = value
+    globals()[name] = value = getattr(module, name)
     return value
 
 

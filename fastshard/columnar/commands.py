@@ -48,8 +48,10 @@ def check_root(root: str) -> str:
 
 def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield the output lines of ``stat``; `figures` is the result of `stats.stat`."""
+    schema = figures.get("schema", {"fields": {}, "columns": {}})
+    paths = {name: column["path"] for name, column in schema["columns"].items()}
     columns = ", ".join(
-        f"{escape_name(name)} {escape_name(kind)}".strip()
+        " ".join(map(escape_name, filter(None, (name, kind, paths.get(name)))))
         for name, kind in figures["columns"].items()
     )
     yield figures["dataset"]
@@ -61,6 +63,7 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
         samples = count_of(field["samples"], "sample")
         shards = count_of(field["shards"], "shard")
         yield f"  {escape_name(name)}: {samples} in {shards} of {nbytes}"
+        yield from _schema_lines(schema["fields"].get(name))
         if missing:
             numbers = ", ".join(map(str, missing[:8]))
             yield f"    missing shards: {len(missing):,}, as {numbers}"
@@ -80,6 +83,22 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
         for arrays in field.get("arrays", ()):
             dtype, shape = escape_name(arrays["dtype"]), tuple(arrays["shape"])
             yield f"    {arrays['count']:>12,}  {dtype} {shape}"
+
+
+def _schema_lines(field: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the line of a field's dtype and shape, if it is known and has any."""
+    if field is None or field.get("dtype", "") is None:
+        return
+    if "error" in field:
+        yield f"    {escape_line(field['error'])}"
+        return
+    shape = field["shape"]
+    if shape == "ragged" and field["max_shape"] is not None:
+        shape = f"ragged, up to {tuple(field['max_shape'])}"
+    elif shape != "ragged":
+        shape = tuple(shape)
+    packed = ", packed" if field["packed"] else ""
+    yield f"    {escape_name(field['dtype'])} {shape}{packed}"
 
 
 def count_of(count: int, noun: str) -> str:

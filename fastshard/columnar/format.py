@@ -41,7 +41,7 @@ class ColumnarFormat(Format):
     ) -> dict[str, Any]:
         from fastshard.columnar.stats import stat
 
-        return stat(root, deep=deep)
+        return stat(root, deep=deep, schema=True)
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
         from fastshard.columnar.commands import stat_lines

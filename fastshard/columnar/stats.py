@@ -16,6 +16,7 @@ from fastshard.columnar.connection import (
     translate_error,
 )
 from fastshard.columnar.layout.headers import ArrayType, HeaderChecker
+from fastshard.columnar.layout.metadata_columns import read_metadata_columns
 from fastshard.columnar.layout.packs import pack_name, row_column
 from fastshard.columnar.layout.schema import (
     INDEX_NAME,
@@ -25,8 +26,11 @@ from fastshard.columnar.layout.schema import (
     shard_name,
 )
 from fastshard.columnar.layout.stored_arrays import LayoutParser
+from fastshard.columnar.read.dataset_schema import describe_schema
 from fastshard.columnar.read.leases import Lease
+from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.shard_members import ShardMembers, scan_members
+from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.write.recovery import list_leftovers
 
 __all__ = ["stat"]
@@ -34,7 +38,9 @@ __all__ = ["stat"]
 MAX_ARRAY_TYPES = 20  # listed for each field
 
 
-def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
+def stat(
+    root: str | os.PathLike[str], *, deep: bool = False, schema: bool = False
+) -> dict[str, Any]:
     """Count the samples, shards and bytes of a columnar dataset.
 
     On the command line: ``fastshard stat ROOT``.
@@ -45,6 +51,9 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
         The dataset's directory.
     deep : bool
         Read the headers of all shards too.
+    schema : bool
+        Read the headers of the arrays that samples refer to, for dtypes and shapes; see
+        `ShardedDatasetReader.schema`. The command does.
 
     Returns
     -------
@@ -64,6 +73,10 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
           ``dead_members``: of the others, and bytes of rows of packs without a sample;
           ``packs``: number of packs with a sample; ``arrays``: the most frequent dtypes
           and shapes, and the count of each.
+
+        With `schema` also ``schema``: ``fields``, by name ``dtype``, ``shape``,
+        ``max_shape`` (lists, None, or ``"ragged"``), ``samples`` and ``packed``, or the
+        ``error`` of a damaged field; and ``columns``, by name ``path`` and ``type``.
 
     Raises
     ------
@@ -88,7 +101,19 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
     """
     name = os.fsdecode(root)
     with Lease(name):  # keeps the shards from removal by a compaction
-        return _count(name, deep)
+        figures = _count(name, deep)
+    if schema:
+        figures["schema"] = _describe(name)
+    return figures
+
+
+def _describe(name: str) -> dict[str, Any]:
+    """Return the schema of a dataset, as JSON can represent it."""
+    snapshot = Snapshot(name, "mmap")
+    try:
+        return describe_schema(snapshot, load_samples(snapshot))
+    finally:
+        snapshot.close()
 
 
 def _count(name: str, deep: bool) -> dict[str, Any]:
@@ -119,13 +144,12 @@ def _count(name: str, deep: bool) -> dict[str, Any]:
 
 def _metadata_columns(conn: ReaderConnection, fields: list[Field]) -> dict[str, str]:
     """Return the declared types of the columns that belong to no field, by name."""
-    others = {"id", "meta_json"}
-    for field in fields:
-        others |= {f"{field.name}_offset".lower(), f"{field.name}_shard".lower()}
-        if field.is_packed:
-            others.add(row_column(field.name).lower())
-    rows = conn.execute("PRAGMA table_xinfo(samples)")
-    return {row[1]: row[2] for row in rows if row[1].lower() not in others}
+    columns = read_metadata_columns(
+        conn,
+        [field.name for field in fields],
+        {field.name for field in fields if field.is_packed},
+    )
+    return {column.name: column.type for column in columns.values()}
 
 
 def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard.columnar.layout.packs import row_column
@@ -44,7 +44,7 @@ class MetadataColumn(NamedTuple):
 
 
 def read_metadata_columns(
-    conn: sqlite3.Connection, fields: Iterable[str]
+    conn: sqlite3.Connection, fields: Iterable[str], packed: Container[str]
 ) -> dict[str, MetadataColumn]:
     """Return the metadata columns of an index by name.
 
@@ -54,6 +54,8 @@ def read_metadata_columns(
         Of an index whose tables were checked.
     fields : iterable of str
         Names of its fields.
+    packed : container of str
+        Names of those that may have packs.
 
     Raises
     ------
@@ -62,7 +64,9 @@ def read_metadata_columns(
     """
     others = {"id", "meta_json"}
     for field in fields:
-        columns = (f"{field}_offset", f"{field}_shard", row_column(field))
+        columns = [f"{field}_offset", f"{field}_shard"]
+        if field in packed:
+            columns.append(row_column(field))
         others.update(map(str.lower, columns))
     rows = conn.execute("PRAGMA table_xinfo(samples)").fetchall()
     found = [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.rows import ColumnSamples
+    from fastshard.columnar.read.dataset_schema import DatasetSchema
     from fastshard.columnar.read.sequence import Arrays, ArraySequence
     from fastshard.columnar.read.snapshot import Snapshot
 
@@ -139,12 +140,15 @@ class RowLookup:
         The sequence of these samples, once the reader has made it.
     metadata : MetadataTable
         Values of metadata columns.
+    schema : DatasetSchema or None
+        Of these samples, once the reader has read it.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
         self.samples: ColumnSamples | None = None
         self.sequence: ArraySequence | None = None
+        self.schema: DatasetSchema | None = None
         self.metadata = MetadataTable(snapshot, METADATA_TIMEOUT)
         self._snapshot = snapshot
         self._readers: dict[tuple[str, ...] | None, FieldReader] = {}  # None: all

@@ -14,12 +14,13 @@ from fastshard.columnar.layout.metadata_columns import (
 )
 from fastshard.columnar.layout.schema import quote_name
 from fastshard.columnar.read.query import query, rows_sql, select
-from fastshard.columnar.read.stacks.stacking import HOW_TO_GO_ON, Order, Stacking
+from fastshard.columnar.read.stacks.stacking import HOW_TO_GO_ON, Stacking
 from fastshard.errors import FastshardError, FieldNotFoundError
 
 if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples
     from fastshard.columnar.read.snapshot import Snapshot
+    from fastshard.columnar.read.stacks.stacking import Order
 
 __all__ = ["ColumnValues", "MetadataTable"]
 
@@ -117,7 +118,9 @@ class MetadataTable:
         if self._columns is None:
             snapshot = self._snapshot
             found = snapshot.read(
-                lambda connection: read_metadata_columns(connection, snapshot.folders)
+                lambda conn: read_metadata_columns(
+                    conn, snapshot.folders, snapshot.packed
+                )
             )
             self._columns = {
                 name: column

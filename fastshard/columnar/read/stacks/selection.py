@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fastshard.columnar.read.stacks.metadata import ColumnValues, MetadataTable
 from fastshard.columnar.read.stacks.stacking import (
     LENGTHS,
-    Order,
     Stacking,
     fill_array,
     stack_fields,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.rows import ColumnSamples, Rows
+    from fastshard.columnar.read.stacks.stacking import Order
 
 __all__ = ["StackSelection"]
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from fastshard._core.columnar.rows import ColumnSamples, Rows
 
-__all__ = ["LENGTHS", "Order", "Stacking", "fill_array", "stack_fields"]
+    Order: TypeAlias = array[int] | NDArray[np.int64]  # positions of samples
 
-Order: TypeAlias = "array[int] | NDArray[np.int64]"  # positions of samples
+__all__ = ["LENGTHS", "Stacking", "fill_array", "stack_fields"]
 
 LENGTHS = "__lengths__"
 MAX_GROWTH = 64  # of the largest array of a field by padding
