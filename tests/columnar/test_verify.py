@@ -358,6 +358,7 @@ def test_stat(root):
             "samples": count,
             "shards": len(shards[field]),
             "bytes": sum(path.stat().st_size for path in shards[field]),
+            "packed": 0,
             "missing": [],
             "replaced": 0,
             "replaced_bytes": 0,

@@ -146,7 +146,9 @@ def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
 
 
 def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:
-    """Remove the column of a field's rows in packs, if no sample has one.
+    """Remove the column of a field's rows in packs; no sample has one.
+
+    The table of packed fields stays: open readers have statements that name it.
 
     Returns
     -------
@@ -160,8 +162,6 @@ def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:
     except sqlite3.OperationalError:
         return False
     cursor.execute(f"DELETE FROM {PACKED_TABLE} WHERE field = ?", (name,))
-    if not cursor.execute(f"SELECT 1 FROM {PACKED_TABLE}").fetchone():
-        cursor.execute(f"DROP TABLE {PACKED_TABLE}")
     return True
 
 
