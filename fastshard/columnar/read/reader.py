@@ -20,6 +20,7 @@ from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.read.stacks.selection import StackSelection
 from fastshard.columnar.read.stacks.stacking import Stacking
+from fastshard.columnar.read.stacks.tables import TableBuilder
 from fastshard.columnar.shardset import ColumnSet
 from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
@@ -857,6 +858,132 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         """
         self._current()
         return list(self._snapshot.folders)
+
+    def to_arrow(
+        self,
+        ids: SampleKeys | None = None,
+        fields: str | Iterable[str] | None = None,
+    ) -> Any:
+        """Return samples as a ``pyarrow.Table``.
+
+        Arrays are copied once, from the shards into the table's memory; booleans, texts
+        and dates are converted once more.
+
+        Parameters
+        ----------
+        ids : iterable of str or of int, optional
+            Ids, or positions in insertion order; by default all samples.
+        fields : str or iterable of str, optional
+            Fields and metadata columns; by default all of both.
+
+        Returns
+        -------
+        pyarrow.Table
+            A column ``id`` of strings, and one for each field and metadata column, null
+            where a sample has no value. Arrays without axes become values; of one axis
+            and equal lengths ``fixed_size_list``; of more axes and equal shapes
+            ``fixed_shape_tensor``, an extension type whose ``to_numpy_ndarray`` is a
+            view; all others lists, nested as deep as they have axes. A metadata column
+            of type INTEGER is int64, REAL double, TEXT string.
+
+        Raises
+        ------
+        MissingLibraryError
+            pyarrow is not installed (an `ImportError`).
+        FastshardError
+            A field has no Arrow type: complex numbers, structures, or arrays that
+            differ in dtype or number of axes; or a metadata column holds a value that
+            is not of its type.
+        FieldNotFoundError
+            The dataset has neither a field nor a metadata column of a name.
+        SampleNotFoundError, IndexError, TypeError, ValueError
+            As for `columns`.
+        FormatError, ClosedError, OSError, QueryTimeoutError
+            As for `columns`.
+
+        Examples
+        --------
+        >>> table = reader.to_arrow(["sample_000000000002", "sample_000000000003"])
+        >>> for column in table.schema:
+        ...     print(column.name, column.type)
+        id string
+        history fixed_size_list<item: int64>[4]
+        target fixed_size_list<item: double>[2]
+        >>> table["history"].to_pylist()
+        [[1, 1, 1, 1], [2, 2, 2, 2]]
+        """
+        table = self._build_table(ids, fields).to_arrow()
+        self._snapshot.release_shards()
+        return table
+
+    def to_pandas(
+        self,
+        ids: SampleKeys | None = None,
+        fields: str | Iterable[str] | None = None,
+    ) -> Any:
+        """Return samples as a ``pandas.DataFrame``, indexed by id.
+
+        Parameters
+        ----------
+        ids, fields
+            As for `to_arrow`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the index ``id``, and a column for each field and metadata column.
+            Arrays without axes become values of their dtype; all others are NumPy
+            arrays, one in each cell, rows of one copy if their shapes are equal. A
+            sample without a value has None in a column of arrays, NaN or NA in one of
+            values. A metadata column of type INTEGER is int64, or Int64 if it has NULL;
+            REAL is float64, any other object.
+
+        Raises
+        ------
+        MissingLibraryError
+            pandas is not installed (an `ImportError`).
+        FastshardError
+            A metadata column holds a value that is not of its type.
+        FieldNotFoundError
+            The dataset has neither a field nor a metadata column of a name.
+        SampleNotFoundError, IndexError, TypeError, ValueError
+            As for `columns`.
+        FormatError, ClosedError, OSError, QueryTimeoutError
+            As for `columns`.
+
+        Examples
+        --------
+        >>> frame = reader.to_pandas([0, 2], "history")
+        >>> frame
+                                  history
+        id
+        sample_000000000001  [0, 0, 0, 0]
+        sample_000000000003  [2, 2, 2, 2]
+        >>> frame.loc["sample_000000000003", "history"].mean()
+        np.float64(2.0)
+        """
+        frame = self._build_table(ids, fields).to_pandas()
+        self._snapshot.release_shards()
+        return frame
+
+    def _build_table(
+        self, ids: SampleKeys | None, fields: str | Iterable[str] | None
+    ) -> TableBuilder:
+        """Return the builder of a table of samples."""
+        import numpy as np
+
+        lookup = self._current()
+        table = lookup.metadata
+        if fields is None:
+            fields = [*self._snapshot.folders, *table.columns]
+        names = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
+        stored, metadata = table.split(names)
+        if ids is None:
+            samples = lookup.load()
+            order: Any = np.arange(len(samples))
+        else:
+            samples, order = lookup.locate(ids)
+        return TableBuilder(samples, order, table, stored, metadata, names)
 
     def schema(self) -> DatasetSchema:
         """Return the fields with their dtypes and shapes, and the metadata columns.
