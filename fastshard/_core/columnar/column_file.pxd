@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastshard._core.columnar.pack cimport Pack
 from fastshard._core.dataset.npy cimport LayoutCache
-from fastshard._core.io.source cimport MappedSource, Source, View
+from fastshard._core.io.source cimport MappedSource, PreadSource, Source, View
 from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport ExtentTable
 
@@ -16,8 +16,15 @@ cdef bint is_plain_header(
 ) noexcept nogil
 
 
+cdef class UnmappedFile:
+    cdef PreadSource source
+    cdef int reads_left            # until it is mapped
+
+
 cdef class ColumnFile:
-    cdef readonly Source source
+    cdef Source opened             # None while it is not mapped
+    cdef UnmappedFile unmapped     # None once it is mapped
+    cdef readonly uint64_t nbytes  # when it was opened
     cdef readonly str path
     cdef readonly object number
     cdef readonly bint is_exact    # offsets of the index are exact
@@ -40,7 +47,11 @@ cdef class ColumnFile:
     cdef object map_window(
         self, Source source, uint64_t start, uint64_t end, const uint8_t **window
     )
+    cdef Source open_source(self)
     cdef object array(self, uint64_t offset, str member)
+    cdef bytes read_unmapped(
+        self, uint64_t offset, span_t name, uint64_t *start, uint64_t *size
+    )
     cdef View resident_view(
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
     )

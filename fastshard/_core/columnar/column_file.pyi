@@ -28,7 +28,7 @@ class ColumnFile:
     def is_scanned(self) -> bool: ...
     def __new__(
         cls,
-        source: Source,
+        source: Source | LocalFile,
         path: str,
         number: int,
         scan: _Scan,
@@ -46,6 +46,8 @@ def open_column(
     is_unmodified: Callable[[LocalFile, int], bool],
     scan: _Scan,
     ring: PageRing | None = None,
+    *,
+    unmapped: bool = False,
 ) -> ColumnFile: ...
 
 @final

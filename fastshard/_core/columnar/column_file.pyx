@@ -16,8 +16,9 @@ from fastshard._core.columnar.pack cimport Pack, make_pack
 from fastshard._core.dataset.npy cimport LayoutCache, make_array
 from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.io.source cimport (
-    LocalFile, MappedSource, Source, View, local_source,
+    LocalFile, MappedSource, PreadSource, Source, View, local_source,
 )
+from fastshard._core.platform cimport fs_add, fs_load_relaxed
 from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
@@ -26,6 +27,11 @@ from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
 
 from threading import Lock
 from weakref import ref
+
+try:
+    import resource
+except ImportError:                # Windows
+    resource = None
 
 from fastshard.errors import FormatError
 
@@ -39,6 +45,21 @@ cdef enum:
     HOLDERS_STEP = 8               # holders added between two removals of dead ones
     FIRST_WINDOW = 4096            # bytes of a pack that are read for its header
     MAX_PACK_HEADER = (1 << 16) + 9  # bytes of ``.npy`` 1.0
+    UNMAPPED_READS = 32            # of a shard, before it is mapped
+    UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
+    MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
+
+cdef Py_ssize_t unmapped_files = 0
+
+
+cdef bint may_stay_unmapped() except -1:
+    """Say whether one more file may keep its descriptor."""
+    cdef int64_t limit
+    if resource is None:
+        return False
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = MAX_UNMAPPED if limit < 0 else min(limit // 4, <int64_t> MAX_UNMAPPED)
+    return fs_load_relaxed(&unmapped_files) < limit
 
 
 cdef int64_t parse_offset(object offset) except? -1:
@@ -124,12 +145,35 @@ cdef bint match_extended(
 
 
 @cython.final
+@cython.no_gc
+cdef class UnmappedFile:
+    """Shard that is read with pread, at first: it costs less than to map it.
+
+    Mapping a shard, the faults of its first pages and a query of the page cache cost as
+    much as ten small reads.
+    """
+
+    def __cinit__(self, PreadSource source not None):
+        self.source = source
+        self.reads_left = UNMAPPED_READS
+        fs_add(&unmapped_files, 1)
+
+    def __reduce__(self):
+        raise TypeError("an UnmappedFile does not pickle")
+
+    def __dealloc__(self):
+        if self.source is not None:
+            fs_add(&unmapped_files, -1)
+
+
+@cython.final
 cdef class ColumnFile:
     """Open tar shard of one field.
 
     Parameters
     ----------
-    source : Source
+    source : Source or LocalFile
+        A LocalFile is mapped after some reads, or when its `source` is used.
     path : str
     number : int
         Number of the shard within its field.
@@ -144,10 +188,17 @@ cdef class ColumnFile:
     """
 
     def __cinit__(
-        self, Source source not None, str path not None, number, scan not None,
+        self, source not None, str path not None, number, scan not None,
         bint is_exact, tuple identity not None,
     ):
-        self.source = source
+        if isinstance(source, LocalFile):
+            self.unmapped = UnmappedFile.__new__(
+                UnmappedFile, PreadSource.__new__(PreadSource, source)
+            )
+            self.nbytes = (<LocalFile> source).nbytes
+        else:
+            self.opened = <Source?> source
+            self.nbytes = self.opened.nbytes
         self.is_exact = is_exact
         self.identity = identity
         self.scanning = Lock()
@@ -164,9 +215,24 @@ cdef class ColumnFile:
         raise TypeError("a ColumnFile does not pickle")
 
     @property
-    def nbytes(self):
-        """Size of the file in bytes when it was opened."""
-        return self.source.nbytes
+    def source(self):
+        """Source of the file; maps it if it is not mapped yet."""
+        return self.open_source()
+
+    cdef Source open_source(self):
+        cdef Source source
+        cdef UnmappedFile unmapped
+        with cython.critical_section(self):
+            source = self.opened
+            unmapped = self.unmapped
+        if source is not None:
+            return source
+        source = map_shard(unmapped.source.file, "mmap", None)
+        with cython.critical_section(self):
+            if self.opened is None:  # no other thread mapped it
+                self.opened = source
+            self.unmapped = None   # closed once no thread reads it
+            return self.opened
 
     @property
     def is_scanned(self):
@@ -220,7 +286,7 @@ cdef class ColumnFile:
         self, uint64_t offset, span_t name, uint64_t *size
     ) except -1:
         """Say whether a member of this name begins at `offset`; set its size."""
-        cdef Source source = self.source
+        cdef Source source = self.open_source()
         cdef uint64_t nbytes = source.nbytes
         cdef uint64_t start
         cdef const uint8_t *window
@@ -265,7 +331,7 @@ cdef class ColumnFile:
         if self.is_exact and self.check_header(offset, name, size):
             self.likely_size = size[0]
             return 0
-        source = self.source
+        source = self.open_source()
         member = decode_text(name)
         if offset > source.nbytes:  # not even an inexact offset may be
             raise FormatError(
@@ -289,12 +355,14 @@ cdef class ColumnFile:
         return 0
 
     cdef object array(self, uint64_t offset, str member):
-        """Return a member as an array on the file's own memory."""
+        """Return a member as an array, on the file's own memory if it is mapped."""
         cdef uint64_t size
+        cdef uint64_t start = 0
         cdef uint64_t found = offset
         cdef span_t name
         cdef uint8_t *at = NULL
-        cdef Source source = self.source
+        cdef Source source
+        cdef bint is_writable = False
         cdef object owner = None
         cdef object keeper = encode_text(member, &name)
         if keeper is None:
@@ -302,6 +370,12 @@ cdef class ColumnFile:
                 "the name is not valid Unicode", self.path, offset, member
             )
         try:
+            if self.unmapped is not None:
+                owner = self.read_unmapped(offset, name, &start, &size)
+            if owner is not None:
+                at = <uint8_t *> PyBytes_AS_STRING(<bytes> owner) + start
+                return make_array(at, size, None, None, False, owner, self.layouts)
+            source = self.open_source()
             if self.is_exact and isinstance(source, MappedSource):
                 owner = self.resident_view(<MappedSource> source, offset, name, &size)
             if owner is not None:
@@ -309,15 +383,48 @@ cdef class ColumnFile:
             else:
                 self.find(offset, name, &found, &size)
                 owner = source.pin(found, size, &at)
-            return make_array(
-                at, size, None, None, type(owner) is View and source.writable, owner,
-                self.layouts,
-            )
+            is_writable = type(owner) is View and source.writable
+            return make_array(at, size, None, None, is_writable, owner, self.layouts)
         except FormatError as error:
             byte = found + error.offset if error.path == "" else error.offset
             raise FormatError(
                 error.reason, self.path, byte, member
             ) from error.__cause__
+
+    cdef bytes read_unmapped(
+        self, uint64_t offset, span_t name, uint64_t *start, uint64_t *size
+    ):
+        """Return bytes with the member whose plain header precedes `offset`.
+
+        None if the file is to be mapped: it was read often, or the member is large or
+        elsewhere.
+        """
+        cdef UnmappedFile unmapped
+        cdef PreadSource source
+        cdef bytes copy
+        cdef uint64_t width
+        with cython.critical_section(self):
+            unmapped = self.unmapped
+        if unmapped is None or unmapped.reads_left <= 0:
+            return None
+        unmapped.reads_left -= 1
+        source = unmapped.source
+        if self.likely_size > UNMAPPED_SIZE or offset % BLOCK != 0 or not (
+            BLOCK <= offset <= source.nbytes
+        ):
+            return None
+        width = min(self.likely_size, source.nbytes - offset)
+        copy = source.read(offset - BLOCK, BLOCK + width)
+        if not is_plain_header(<uint8_t *> PyBytes_AS_STRING(copy), name, size):
+            return None
+        if size[0] > source.nbytes - offset or size[0] > UNMAPPED_SIZE:
+            return None
+        self.likely_size = size[0]
+        start[0] = BLOCK
+        if size[0] > width:
+            copy = source.read(offset, size[0])
+            start[0] = 0
+        return copy
 
     cdef Pack find_pack(self, uint64_t offset, str field, str member):
         """Return the pack whose data begins at an offset; check its headers once.
@@ -341,7 +448,7 @@ cdef class ColumnFile:
         return <Pack> pack
 
     cdef Pack open_pack(self, uint64_t offset, str field, str member):
-        cdef Source source = self.source
+        cdef Source source = self.open_source()
         cdef bytes name = b"pack_%012d.npy" % offset
         cdef uint64_t likely_size = self.likely_size
         cdef uint64_t size, width
@@ -393,7 +500,7 @@ cdef class ColumnFile:
 
 def open_column(
     str path not None, number, str mode not None, recorded, is_unmodified not None,
-    scan not None, PageRing ring=None,
+    scan not None, PageRing ring=None, *, bint unmapped=False,
 ):
     """Open a tar shard of one field.
 
@@ -409,6 +516,9 @@ def open_column(
         ``is_unmodified(file, recorded)`` returns whether these offsets are still exact.
     ring : PageRing, optional
         Bounds its resident pages.
+    unmapped : bool
+        With mode ``"mmap"``: map it only after some reads, if it may keep its
+        descriptor until then. Their arrays are copies.
 
     Raises
     ------
@@ -418,24 +528,37 @@ def open_column(
         It cannot be opened or mapped.
     """
     cdef LocalFile file = LocalFile.__new__(LocalFile, path)
-    cdef Source source
+    cdef object source
     cdef bint is_exact
     try:
         is_exact = recorded is not None and is_unmodified(file, recorded)
         if is_exact and recorded > 0:  # the rest may be truncated at any time
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
-        source = local_source(file, mode, True, False, ring)
-        if isinstance(source, MappedSource):
-            (<MappedSource> source).residency.query(file.fd)  # the first read follows
+        if (
+            unmapped and mode == "mmap" and ring is None and is_exact
+            and may_stay_unmapped()
+        ):
+            source = file
+        else:
+            source = map_shard(file, mode, ring)
     except BaseException:
         file.close()
         raise
-    if source.fd < 0:
-        file.close()               # a mapping needs no descriptor
     return ColumnFile.__new__(
         ColumnFile, source, path, number, scan, is_exact,
         (file.device, file.inode, file.nbytes, file.mtime_ns),
     )
+
+
+cdef Source map_shard(LocalFile file, str mode, PageRing ring):
+    """Return the source of an open shard; only mode ``"pread"`` keeps its descriptor.
+
+    The file is closed when its last reference goes.
+    """
+    cdef Source source = local_source(file, mode, True, False, ring)
+    if isinstance(source, MappedSource):
+        (<MappedSource> source).residency.query(file.fd)  # the first read follows
+    return source
 
 
 @cython.final
@@ -455,6 +578,7 @@ cdef class RowReader:
 
     cdef readonly list fields
     cdef list files                # a dict of ColumnFile by number for each field
+    cdef list likely_sizes         # of a member, for each field
     cdef list rows_at              # index in a row of the row in a pack, or None
     cdef Py_ssize_t width          # values of a row
     cdef object open_file
@@ -466,6 +590,7 @@ cdef class RowReader:
     ):
         self.fields = fields
         self.files = [{} for _ in fields]
+        self.likely_sizes = [BLOCK] * len(fields)
         self.width = 2 * len(fields)
         self.rows_at = []
         for field in fields:
@@ -556,6 +681,8 @@ cdef class RowReader:
         if file is None:
             file = <ColumnFile?> self.open_file(self.fields[k], shard)
             file.add_holder(self)
+            if file.likely_size == BLOCK:  # not read yet
+                file.likely_size = self.likely_sizes[k]
             (<dict> self.files[k])[shard] = file
         return file, at
 
@@ -575,7 +702,9 @@ cdef class RowReader:
         if file is None or at < 0:
             file, at = self.file(k, offset, shard, member)
         if row_in_pack is None:
-            return (<ColumnFile> file).array(<uint64_t> at, member)
+            array = (<ColumnFile> file).array(<uint64_t> at, member)
+            self.likely_sizes[k] = (<ColumnFile> file).likely_size
+            return array
         return self.packed_array(k, <ColumnFile> file, at, row_in_pack, member)
 
     cdef object packed_array(

@@ -20,6 +20,7 @@ from fastshard.formats.tar_writer import BLOCK, END, is_marked
 
 __all__ = ["REPLACED", "ColumnFiles", "is_unmodified"]
 
+MAPPED_AT_ONCE = 64  # shards; others are mapped after some reads
 REPLACED = -1  # recorded size of a shard that a compaction has replaced
 
 
@@ -142,7 +143,14 @@ class ColumnFiles:
             if recorded == REPLACED:
                 recorded = _size_of_replaced(path)
             return open_column(
-                path, shard, self.mode, recorded, is_unmodified, _scan, self.ring
+                path,
+                shard,
+                self.mode,
+                recorded,
+                is_unmodified,
+                _scan,
+                self.ring,
+                unmapped=len(self._files) >= MAPPED_AT_ONCE,
             )
         except FileNotFoundError:
             reason = (

@@ -39,7 +39,7 @@ SampleKeys: TypeAlias = Iterable[str] | Iterable[SupportsIndex]
 
 IDS_PER_QUERY = 1024
 METADATA_TIMEOUT = 30.0  # seconds to read a metadata column
-MIN_LOOKUPS = 1000  # before all rows may be loaded
+MIN_LOOKUPS = 256  # before all rows may be loaded
 # Loading all rows takes as long as looking up one row in:
 IMAGE_RATIO = 32  # from a copy of the index
 SQL_RATIO = 8  # by SQL
@@ -162,6 +162,15 @@ class RowLookup:
             ((count,),) = self._snapshot.select("SELECT COUNT(*) FROM samples")
             self._count = int(count)
         return self._count
+
+    def estimate_count(self) -> int:
+        """Return about the number of samples; `count` reads all ids of the index."""
+        if self._count is not None:
+            return self._count
+        select = self._snapshot.select
+        ((last,),) = select("SELECT max(rowid) FROM samples")  # one search each
+        ((first,),) = select("SELECT min(rowid) FROM samples")
+        return 0 if last is None else int(last) - int(first) + 1
 
     def load(self) -> ColumnSamples:
         """Return all samples; loads all rows of the index at the first call."""
@@ -302,7 +311,7 @@ class RowLookup:
             return
         self._load_at = sys.maxsize  # one attempt
         try:
-            enough = max(MIN_LOOKUPS, self.count() // IMAGE_RATIO)
+            enough = max(MIN_LOOKUPS, self.estimate_count() // IMAGE_RATIO)
             if self._lookups < enough:
                 self._load_at = enough
                 return

@@ -48,12 +48,13 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
     It is a map-style dataset for `torch.utils.data.DataLoader`, of all samples in
     insertion order: ``reader[i]`` is the dict of the sample's arrays.
 
-    Arrays are views of the shards' memory, not copies. They are read-only unless `mode`
+    Arrays are views of the shards' memory, not copies, except small ones that
+    `get_sample` reads first from one of many shards. They are read-only unless `mode`
     is ``"private"``, and valid for as long as they are referenced, also after `close`.
     Threads may share a reader. It survives fork and pickles by its path and options.
 
     Samples are looked up in the index one by one at first. Once many have been looked
-    up (one in 32 of all, 1,000 at least), all rows of the index are loaded, with their
+    up (one in 32 of all, 256 at least), all rows of the index are loaded, with their
     metadata: about 200 bytes of memory a sample. `samples` and `scan` load them at
     once.
 

@@ -291,7 +291,7 @@ def test_a_fault_of_other_rows_is_not_raised_for_a_found_sample(
     def damaged(self):
         raise FormatError("not an index", "index.sqlite", 0)
 
-    monkeypatch.setattr(RowLookup, "count", damaged)
+    monkeypatch.setattr(RowLookup, "estimate_count", damaged)
     with ShardedDatasetReader(root) as reader:
         for _ in range(2):
             for sample_id in PUT:
