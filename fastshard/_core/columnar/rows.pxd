@@ -107,6 +107,9 @@ cdef class Rows:
     cdef bint has_common_layout(self, Py_ssize_t i) noexcept
     cdef object array(self, Py_ssize_t i)
     cdef object member_array(self, Py_ssize_t i)
+    cdef int add_arrays(
+        self, const int64_t *order, Py_ssize_t count, list found
+    ) except -1
     cdef void prefetch(self, Py_ssize_t i, int stage) noexcept
     cdef void prefetch_packed(self, Py_ssize_t i, object shard) noexcept
 
@@ -124,3 +127,6 @@ cdef class PackShard(Shard):
     cdef int32_t slot              # in the marks of its rows
     cdef uint64_t row_of(self, Py_ssize_t i) except? 0
     cdef object row_array(self, Py_ssize_t i)
+    cdef Py_ssize_t add_run(
+        self, const int64_t *order, Py_ssize_t k, Py_ssize_t end, list found
+    ) except -1

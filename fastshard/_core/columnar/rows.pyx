@@ -47,6 +47,7 @@ cdef enum:
     MAX_TAGS = 256                 # a tag is a byte
     LINE = 64                      # bytes of a cache line
     MAX_LINES = 4                  # of a row that are prefetched
+    MAX_RUN_BYTES = 64 << 10       # of rows that are read together without a mapping
     ROWS_AHEAD = 4                 # samples between two prefetch stages of `read_many`
 
 cdef uint64_t UNKNOWN = <uint64_t> -1
@@ -489,6 +490,42 @@ cdef class Rows:
         fs_prefetch_line(source.base + offset)
         fs_prefetch_line(source.base + min(offset + 64, source.nbytes - 1))
 
+    @property
+    def has_packs(self):
+        """Whether the array of a sample is in a pack."""
+        return self.cells.pack_count > 0
+
+    cdef int add_arrays(
+        self, const int64_t *order, Py_ssize_t count, list found
+    ) except -1:
+        """Add the arrays of samples to a dict of each.
+
+        Arrays that are adjacent rows of a pack share a view.
+        """
+        cdef mark_t *marks = self.cells.marks
+        cdef uint64_t *rows = self.cells.sizes
+        cdef Py_ssize_t k = 0
+        cdef Py_ssize_t end
+        cdef int64_t i
+        for end in range(count):
+            if not 0 <= order[end] < <int64_t> self.cells.count:
+                raise IndexError(f"position {order[end]} is out of range")
+        while k < count:
+            i = order[k]
+            if marks[i].slot > PACKED:
+                if self.has(i):
+                    (<dict> found[k])[self.field] = self.array(i)
+                k += 1
+                continue
+            end = k + 1
+            while (
+                end < count and marks[order[end]].slot == marks[i].slot
+                and rows[order[end]] == rows[i] + <uint64_t> (end - k)
+            ):
+                end += 1
+            k = self.pack_shard(i).add_run(order, k, end, found)
+        return 0
+
     cdef void prefetch_packed(self, Py_ssize_t i, object shard) noexcept:
         """Prefetch the first bytes of a row of a pack, if it is open."""
         cdef Source source
@@ -537,6 +574,33 @@ cdef class PackShard(Shard):
             pack.layout.dtype, &pack.layout.shape, at,
             type(owner) is View and source.writable, owner,
         )
+
+    cdef Py_ssize_t add_run(
+        self, const int64_t *order, Py_ssize_t k, Py_ssize_t end, list found
+    ) except -1:
+        """Add adjacent rows, as arrays on one view, to dicts; return where they end."""
+        cdef Pack pack = self.pack
+        cdef Source source = self.open_source()
+        cdef uint64_t size = pack.row_size
+        cdef uint64_t row = self.row_of(order[k])
+        cdef uint8_t *at
+        cdef bint writable
+        cdef object owner
+        if source.base == NULL:    # memory that an array keeps
+            end = min(end, k + 1 + <Py_ssize_t> (MAX_RUN_BYTES // size))
+        self.row_of(order[end - 1])
+        try:
+            owner = source.pin(pack.first + row * size, (end - k) * size, &at)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, order[k]) from None
+        writable = type(owner) is View and source.writable
+        while k < end:
+            (<dict> found[k])[self.field] = make_shaped_array(
+                pack.layout.dtype, &pack.layout.shape, at, writable, owner
+            )
+            at += size
+            k += 1
+        return end
 
     def array(self, key, dtype=None, shape=None):
         """Return a row as an array without copying it; see `Shard.array`."""
@@ -816,6 +880,36 @@ cdef class ColumnSamples(SamplesBase):
                 found[rows.field] = rows.array(at)
         if copy:
             return {field: array.copy("K") for field, array in found.items()}
+        return found
+
+    def keyed_arrays(self, positions, list columns not None, list keys not None):
+        """Return a dict for each of some samples: its key, and its arrays by field.
+
+        Parameters
+        ----------
+        positions : buffer of int64
+        columns : list of Rows
+        keys : list of str
+            Of these samples.
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError
+            An array cannot be read.
+        """
+        cdef Py_buffer buffer
+        cdef const int64_t *order = int64s_of(positions, &buffer)
+        cdef list found = [{"__key__": key} for key in keys]
+        cdef Rows rows
+        try:
+            if buffer.len // 8 != len(found):
+                raise ValueError(f"expected {buffer.len // 8} keys, got {len(found)}")
+            for rows in columns:
+                rows.add_arrays(order, len(found), found)
+        finally:
+            PyBuffer_Release(&buffer)
         return found
 
     def read(self, str key not None, list columns not None, bint copy=False):

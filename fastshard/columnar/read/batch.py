@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.dataset.batch import Ragged
-from fastshard.errors import FieldNotFoundError, RaggedError
+from fastshard.errors import FastshardError, FieldNotFoundError, RaggedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,6 +170,9 @@ def scan_samples(
     columns = samples.columns_of(fields)
     if columns:
         order = sort_in_file_order(columns, order)
+    by_runs = (
+        ring is None and complete is None and any(rows.has_packs for rows in columns)
+    )
     prefetcher = RowPrefetcher(
         columns,
         order,
@@ -184,6 +187,14 @@ def scan_samples(
             if batch_size is not None:
                 yield {"__key__": keys} | stack(part, prefetcher.is_complete)
                 continue
+            if by_runs:
+                try:
+                    items = samples.keyed_arrays(part, columns, keys)
+                except (FastshardError, OSError):  # raised when its sample is reached
+                    pass
+                else:
+                    yield from items
+                    continue
             for i, key in zip(part.tolist(), keys, strict=True):
                 arrays: dict[str, Any] = samples.arrays(i, columns)
                 if complete is not None:
