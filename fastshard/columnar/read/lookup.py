@@ -265,7 +265,7 @@ class RowLookup:
             ids = _as_ids(ids)
             rows = self._select_rows(self.reader_of(None), ids)
             order = array("q", range(len(ids)))
-            return build_samples_from_rows(self._snapshot, rows, ids), order
+            return build_samples_from_rows(self._snapshot, [(rows, ids)]), order
         samples = self.load()
         return samples, samples.find_keys(ids)
 
@@ -277,8 +277,11 @@ class RowLookup:
         SampleNotFoundError
             An id does not exist.
         """
-        rows = self._select_rows(self.reader_of(None), ids)
-        return build_samples_from_rows(self._snapshot, rows, ids)
+        reader = self.reader_of(None)
+        starts = range(0, len(ids), IDS_PER_QUERY)
+        parts = (ids[start : start + IDS_PER_QUERY] for start in starts)
+        selected = ((self._select_rows(reader, part), part) for part in parts)
+        return build_samples_from_rows(self._snapshot, selected)
 
     def reader_of(self, fields: Iterable[str] | None) -> FieldReader:
         """Return the reader of some fields, by default all; it is cached."""

@@ -124,8 +124,18 @@ def _fetch_chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]
 
 
 def build_samples_from_rows(
-    snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
+    snapshot: Snapshot, parts: Iterable[tuple[list[tuple[Any, ...]], list[str]]]
 ) -> ColumnSamples:
-    """Return the samples of rows that a `FieldReader` of all fields selected."""
-    chunk = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
-    return build_samples([chunk], snapshot)
+    """Return the samples of rows that a `FieldReader` of all fields selected.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    parts : iterable of (list of tuple, list of str)
+        Rows, and their ids.
+    """
+    chunks = (
+        [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
+        for rows, ids in parts
+    )
+    return build_samples(chunks, snapshot)
