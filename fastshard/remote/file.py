@@ -19,7 +19,13 @@ from fastshard.remote.cache.store import CacheEntry, RangeCache
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError, traffic
 from fastshard.remote.scheduler import Request, fetch, read_now, start
-from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part, Transport
+from fastshard.remote.transport import (
+    MAX_WHOLE,
+    LoopedRead,
+    ObjectInfo,
+    Part,
+    Transport,
+)
 from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
 
 if TYPE_CHECKING:
@@ -193,6 +199,16 @@ class RemoteFile:
     def read_cached(self, offset: int, view: memoryview) -> bool:
         """Fill a buffer from the disk cache; return False if it lacks a byte."""
         return self.entry is not None and self.entry.read_into(offset, view)
+
+    def begin(self, read: LoopedRead) -> bool:
+        """Give a range read to its transport's loop, if it has one.
+
+        Ranges that are then stored in the cache are read by threads.
+        """
+        if self.settings.offline or self.entry is not None:
+            return False
+        transport = self.settings.shared(self._client)
+        return transport.begin(self.location, self.info, read)
 
     def read_range(
         self, start: int, end: int, parts: Sequence[Part], deadline: Deadline

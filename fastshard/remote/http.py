@@ -34,7 +34,7 @@ from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.http_response import RangeResponse
 from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
-from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
+from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     Origin,
     Url,
@@ -102,6 +102,10 @@ class HttpClient:
             deadline,
             lambda response: response.read_parts(parts),
         )
+
+    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Give a range read to the loop; see `Transport`."""
+        return self._fast.begin(self._target_of(url.normalized), expected, read)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""

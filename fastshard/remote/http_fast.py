@@ -3,28 +3,38 @@
 A general client takes 0.3 ms of CPU per response, which bounds the requests per second
 of all threads. Here only the expected response is accepted: 206, the requested range,
 its length, the object's tag. After any other response urllib3 sends the request again
-and reports the error. Connections are made by urllib3, which verifies certificates;
-headers are parsed by RFC 9112.
+and reports the error. Connections are made by urllib3, which checks hosts and verifies
+certificates.
+
+Many ranges of a plain server are read by one thread, `HttpLoop`. Single ones, and the
+first ones of a server, are read by the calling thread; with TLS and on Windows by
+Python's calls.
 """
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
-import weakref
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
 
-from fastshard._core.io.socket import CAN_RECEIVE, Scatter
+from fastshard._core.io.exchange import (
+    CAN_EXCHANGE,
+    CAN_LOOP,
+    COMPLETE,
+    RangeExchange,
+    parse_head,
+)
+from fastshard._core.io.socket import Scatter
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
+from fastshard.remote.http_loop import HttpLoop, ServerState
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
-from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
+from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp"]
@@ -32,42 +42,10 @@ __all__ = ["FastHttp"]
 FIRST = 16 << 10  # bytes of the first receive
 MOST_HEADERS = 16 << 10  # bytes
 MOST_URLS = 4096  # with cached request lines
-MOST_IDLE = 256  # connections to one origin
-FAILURES = 3  # in a row, after which the fast path pauses for the origin
-REST = 5.0  # seconds of that pause
-ONCE = frozenset(  # headers that must not be repeated
-    (
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-range",
-        b"etag",
-        b"last-modified",
-        b"transfer-encoding",
-    )
-)
 
 
 class NoConnectionError(Exception):
     """No connection to the server could be made."""
-
-
-class _Server:
-    """State of an origin: idle connections, recent failures."""
-
-    __slots__ = ("__weakref__", "failures", "idle", "paused_until", "proxied")
-
-    def __init__(self, origin: Origin) -> None:
-        self.idle: deque[Any] = deque()
-        self.failures = 0  # in a row
-        self.paused_until = 0.0  # by `time.monotonic`
-        self.proxied = proxy_for(origin) is not None
-        weakref.finalize(self, _close_all, self.idle)
-
-
-def _close_all(idle: deque[Any]) -> None:
-    for connection in idle:
-        connection.close()
 
 
 class FastHttp:
@@ -83,8 +61,53 @@ class FastHttp:
     def __init__(self, settings: Settings, meter: Meter) -> None:
         self._settings = settings
         self._meter = meter
-        self._servers: dict[Origin, _Server] = {}
+        self._servers: dict[Origin, ServerState] = {}
         self._prefixes: dict[str, bytes] = {}  # first lines of requests, by URL
+        self._loop: HttpLoop | None = None
+        self._numbers = itertools.count()
+
+    def begin(self, url: str, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Give a range read to the loop; return False if it is not for the loop.
+
+        It is for ranges of plain servers with a known address.
+        """
+        origin = origin_of(url)
+        if not CAN_LOOP or origin.scheme != "http" or not expected.tag:
+            return False
+        server = self._server_of(origin)
+        if server.proxied or server.is_paused() or not server.has_address():
+            return False
+        try:
+            start, end = read.start, read.end
+            exchange = RangeExchange(
+                self._request(origin, url, start, end, expected),
+                b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes),
+                expected.tag.encode("latin-1"),
+                Scatter(start, end, read.parts),
+                server.number,
+                int((self._settings.timeout + (end - start) / SLOWEST) * 1e9),
+                read,
+            )
+            loop = self._loop or self._make_loop()
+        except Exception:  # for example of a function for token=; reported by `read`
+            return False
+        read.enter_loop(loop, exchange, server)
+        accepted = loop.submit(exchange, read, server)
+        if not accepted:
+            read.leave_loop()
+        return accepted
+
+    def _make_loop(self) -> HttpLoop:
+        self._loop = HttpLoop(self._settings.connections, self._meter)
+        return self._loop
+
+    def _server_of(self, origin: Origin) -> ServerState:
+        server = self._servers.get(origin)
+        if server is None:
+            proxied = proxy_for(origin) is not None
+            server = ServerState(proxied, next(self._numbers))
+            server = self._servers.setdefault(origin, server)
+        return server
 
     def read(
         self,
@@ -102,77 +125,86 @@ class FastHttp:
         bool
             Whether the range was read. If not, the content of the parts is undefined.
         """
-        origin = origin_of(url)
-        server = self._servers.get(origin)
-        if server is None:
-            server = self._servers.setdefault(origin, _Server(origin))
-        if not expected.tag or end == start or server.proxied:
+        if not expected.tag or end == start or deadline.is_general:
             return False
-        if server.failures >= FAILURES and time.monotonic() < server.paused_until:
+        origin = origin_of(url)
+        server = self._server_of(origin)
+        if server.proxied or server.is_paused():
             return False
         succeeded = False
         try:
             request = self._request(origin, url, start, end, expected)
-            headers = self._read(
-                server, origin, request, Scatter(start, end, parts), deadline
-            )
-            succeeded = headers is not None and _is_expected(
-                headers, start, end, expected
-            )
+            content_range = b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes)
+            tag = expected.tag.encode("latin-1")
+            wanted = request, content_range, tag, Scatter(start, end, parts)
+            succeeded = self._read(server, origin, wanted, deadline)
         except NoConnectionError:
             return False  # not a failure of the fast path
         except (OSError, HTTPError, ValueError, RetryError):
             pass  # urllib3 reports the error
         finally:
             deadline.sock = None
-        server.failures = 0 if succeeded else server.failures + 1
+        server.record(succeeded)
         if not succeeded:
             traffic.count_retry()
-            server.paused_until = time.monotonic() + REST
         return succeeded
 
     def _read(
         self,
-        server: _Server,
+        server: ServerState,
         origin: Origin,
-        request: bytes,
-        scatter: Scatter,
+        wanted: tuple[bytes, bytes, bytes, Scatter],
         deadline: Deadline,
-    ) -> dict[bytes, bytes] | None:
-        """Send a request, receive the response; return its headers if complete."""
-        nbytes, begun = scatter.left, time.monotonic()
-        while True:
-            connection, is_new = _pop_idle(server), False
-            if connection is None:
-                connection, is_new = self._connect(origin, deadline), True
-            try:
-                sock = deadline.sock = connection.sock
-                traffic.count_request()
-                if CAN_RECEIVE and type(sock) is socket.socket:
-                    head = _exchange(sock, request, scatter, deadline)
-                else:
-                    head = _exchange_in_python(sock, request, scatter, deadline)
-                if head is None and not is_new:
-                    continue  # the server closed the idle connection
-                headers = None if head is None else _parse_headers(head)
-                if headers is None or scatter.left:
-                    return None
-                option = headers.get(b"connection", b"keep-alive").lower()
-                if option == b"keep-alive" and len(server.idle) < MOST_IDLE:
-                    server.idle.append(connection)
-                    connection = None
-            finally:
-                if connection is not None:
-                    connection.close()
-            self._meter.record_response(nbytes, time.monotonic() - begun)
-            return headers
+    ) -> bool:
+        """Send a request, receive the response; return whether it was expected.
 
-    def _connect(self, origin: Origin, deadline: Deadline) -> Any:
+        Parameters
+        ----------
+        wanted : tuple
+            Request, expected Content-Range and tag, destinations.
+        """
+        is_plain = CAN_EXCHANGE and origin.scheme == "http"
+        nbytes, begun = wanted[3].left, time.monotonic()
+        while True:
+            # An old address is resolved again by a new connection.
+            knows = server.has_address() or not is_plain
+            sock = server.pop_idle() if knows else None
+            is_new = sock is None
+            if sock is None:
+                sock = self._connect(origin, deadline)
+                server.learn_address(sock)
+            kept: bool | None = False
+            try:
+                deadline.sock = sock
+                deadline.remaining()
+                traffic.count_request()
+                if is_plain:
+                    exchange = RangeExchange(*wanted)
+                    fresh = exchange.run(sock.fileno(), not is_new, deadline.at)
+                    succeeded, kept = exchange.status == COMPLETE, exchange.keeps
+                else:
+                    kept = _exchange_in_python(sock, *wanted, deadline)
+                    succeeded = fresh = kept is not None
+            finally:
+                if kept:
+                    server.push_idle(sock)
+                else:
+                    sock.close()
+            if not fresh and not is_new:
+                continue  # the server had closed the idle connection
+            if succeeded:
+                self._meter.record_response(nbytes, time.monotonic() - begun)
+            return succeeded
+
+    def _connect(self, origin: Origin, deadline: Deadline) -> socket.socket:
         timeout = min(deadline.remaining(), CONNECT)
         try:
-            return connection_to(origin, self._settings.private_hosts, timeout)
+            connection = connection_to(origin, self._settings.private_hosts, timeout)
         except (OSError, HTTPError) as error:
             raise NoConnectionError from error
+        sock: socket.socket
+        sock, connection.sock = connection.sock, None
+        return sock
 
     def _request(
         self, origin: Origin, url: str, start: int, end: int, expected: ObjectInfo
@@ -202,36 +234,26 @@ class FastHttp:
         return prefix + "\r\n".join(["", *lines, "", ""]).encode("latin-1")
 
 
-def _pop_idle(server: _Server) -> Any:
-    """Return an idle connection, or None."""
-    try:
-        return server.idle.pop()
-    except IndexError:
-        return None
-
-
-def _exchange(
-    sock: socket.socket, request: bytes, scatter: Scatter, deadline: Deadline
-) -> bytes | None:
-    """Send a request and receive the response, without the GIL.
-
-    Return its head, or None if the server had closed the connection.
-    """
-    sock.settimeout(0)
-    while True:
-        deadline.remaining()
-        head, fresh = scatter.exchange(sock.fileno(), request, deadline.at)
-        if not fresh:
-            return None
-        if head is not None and not (scatter.left and scatter.took_body):
-            return head
-        request = b""
-
-
 def _exchange_in_python(
-    sock: socket.socket, request: bytes, scatter: Scatter, deadline: Deadline
-) -> bytes | None:
-    """Do the same as `_exchange` by Python's calls: for TLS, and on Windows."""
+    sock: socket.socket,
+    request: bytes,
+    content_range: bytes,
+    tag: bytes,
+    scatter: Scatter,
+    deadline: Deadline,
+) -> bool | None:
+    """Exchange by Python's calls: with TLS, and on Windows.
+
+    Returns
+    -------
+    bool or None
+        Whether the server keeps the connection open; None: the server had closed it.
+
+    Raises
+    ------
+    ValueError
+        The response is not the expected one.
+    """
     if wait_for_read(sock, 0.0):
         return None
     sock.settimeout(deadline.remaining())
@@ -245,10 +267,9 @@ def _exchange_in_python(
         if not more:
             raise ValueError("the connection ended inside the headers")
         data += more
-    head = data[:at]
-    headers = _parse_headers(head)
-    if headers is None or headers.get(b"content-length") != b"%d" % scatter.left:
-        return head
+    kept = parse_head(data[: at + 4], content_range, tag, scatter.left)
+    if kept is None:
+        raise ValueError("another response than the expected one")
     scatter.feed(data[at + 4 :])  # raises if it is longer than the body
     room = memoryview(bytearray(min(scatter.left, 64 << 10)))
     while scatter.left:
@@ -257,36 +278,4 @@ def _exchange_in_python(
         if not got:
             raise ValueError("the connection ended inside the body")
         scatter.feed(room[:got])
-    return head
-
-
-def _parse_headers(head: bytes) -> dict[bytes, bytes] | None:
-    """Return the headers of a 206 by lower-case name; None for other responses."""
-    first, *lines = head.split(b"\r\n")
-    if not first.startswith(b"HTTP/1.1 206"):
-        return None
-    headers: dict[bytes, bytes] = {}
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        name = name.lower()
-        if not colon or not name or name.strip() != name or b"\n" in line:
-            return None
-        if name in ONCE and name in headers:
-            return None
-        headers[name] = value.strip()
-    return headers
-
-
-def _is_expected(
-    headers: dict[bytes, bytes], start: int, end: int, expected: ObjectInfo
-) -> bool:
-    """Return whether headers are those of the requested range and version."""
-    tag = headers.get(b"etag") or headers.get(b"last-modified", b"")
-    return (
-        headers.get(b"content-range")
-        == b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes)
-        and headers.get(b"content-length") == b"%d" % (end - start)
-        and b"transfer-encoding" not in headers
-        and headers.get(b"content-encoding", b"identity") == b"identity"
-        and tag.decode("latin-1") == expected.tag
-    )
+    return kept

@@ -21,7 +21,7 @@ from fastshard.remote.http_connection import check_public
 from fastshard.remote.http_response import TRANSIENT
 from fastshard.remote.options import RemoteOptions, Settings, Token
 from fastshard.remote.retry import Deadline, RetryError
-from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     Url,
     base_of,
@@ -167,6 +167,10 @@ class HubClient:
         """Read a range and copy parts of it to their destinations; see `Transport`."""
         with self._resolve(url) as resolved:
             self._http.read(resolved, start, end, parts, expected, deadline)
+
+    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Give a range read to the loop; see `Transport`."""
+        return self._http.begin(Url(self.resolve_url(url.text)), expected, read)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""

@@ -27,7 +27,7 @@ from fastshard.remote.retry import (
     RetryError,
     traffic,
 )
-from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
+from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     HTTP,
     Url,
@@ -204,6 +204,10 @@ class StoreClient:
             self.meter.record_transfer(end - start, time.monotonic() - responded)
 
         self._call(url, deadline, call)
+
+    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Return False: obstore's calls are made by threads."""
+        return False
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""

@@ -178,16 +178,19 @@ class Deadline:
     timeout : float
         Total time, seconds.
     cancelled : bool
+    is_general : bool
+        Whether the general client reads, after the fast path has failed.
     sock : socket.socket or None
         The socket that the reading thread waits for.
     """
 
-    __slots__ = ("at", "cancelled", "sock", "timeout")
+    __slots__ = ("at", "cancelled", "is_general", "sock", "timeout")
 
     def __init__(self, timeout: float, nbytes: int = 0) -> None:
         self.timeout = timeout + nbytes / SLOWEST
         self.at = time.monotonic_ns() + int(self.timeout * 1e9)
         self.cancelled = False
+        self.is_general = False
         self.sock: socket.socket | None = None
 
     def extend(self, nbytes: int) -> None:

@@ -1,5 +1,6 @@
-"""Scheduler of range reads: coalesces requests and reads ranges in threads.
+"""Scheduler of range reads: coalesces requests, and starts the reads of ranges.
 
+A transport's loop reads ranges where it has one, otherwise threads do.
 Nearby requests for one object share a range, where reading over the gap takes less
 time than another response. Each request's bytes go to memory of their own, so that a
 view of one does not keep the others alive.
@@ -13,12 +14,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError, traffic
-from fastshard.remote.transport import RangedObject
+from fastshard.remote.transport import RangedObject, ReadLoop
 
 __all__ = [
     "RangeRead",
@@ -139,8 +141,10 @@ class RangeRead:
 
     __slots__ = (
         "_busy",
+        "_exchange",
+        "_loop",
         "_pid",
-        "_unclaimed",
+        "claim_lock",
         "deadline",
         "done",
         "end",
@@ -148,6 +152,7 @@ class RangeRead:
         "file",
         "parts",
         "queued",
+        "server",
         "start",
         "wanted",
     )
@@ -162,7 +167,10 @@ class RangeRead:
         self.deadline: Deadline | None = None
         self._pid = os.getpid()
         self.queued = False
-        self._unclaimed = threading.Lock()
+        self.claim_lock = threading.Lock()
+        self.server: Any = None  # these three while a loop reads
+        self._loop: ReadLoop | None = None
+        self._exchange: Any = None
         self._busy = threading.Lock()
         self._busy.acquire()
 
@@ -174,15 +182,16 @@ class RangeRead:
 
     def claim(self) -> bool:
         """Return True to the first caller only, which then calls `read` or `fail`."""
-        return self._unclaimed.acquire(blocking=False)
+        return self.claim_lock.acquire(blocking=False)
 
     def read(self) -> None:
         """Read the claimed range; leave a failure in `error`."""
         try:
             if self.wanted <= 0:
                 raise ReadCancelledError
-            timeout = self.file.settings.timeout
-            self.deadline = Deadline(timeout, self.end - self.start)
+            if self.deadline is None:
+                timeout = self.file.settings.timeout
+                self.deadline = Deadline(timeout, self.end - self.start)
             self.file.read_range(self.start, self.end, self.parts, self.deadline)
         except (FastshardError, OSError) as error:
             self.error = error.with_traceback(None)
@@ -201,6 +210,43 @@ class RangeRead:
         self.error = error
         self._end()
 
+    def enter_loop(self, loop: ReadLoop, exchange: Any, server: Any) -> None:
+        """Keep what cancels the read while a loop reads."""
+        self.queued = True
+        self.server = server
+        self._exchange = exchange
+        self._loop = loop
+
+    def leave_loop(self) -> None:
+        """Forget the loop, which holds the destinations."""
+        self._loop = self._exchange = self.server = None
+
+    def complete(self) -> None:
+        """End a read whose parts a loop has filled."""
+        self.leave_loop()
+        self._end()
+
+    def end_cancelled(self) -> None:
+        """End a read that was cancelled in a loop."""
+        self.leave_loop()
+        self.fail(RemoteError(CANCELLED, self.file.path))
+
+    def read_generally(self, begun: int) -> None:
+        """Queue the read for a thread, after a loop could not read it.
+
+        `begun` is the moment from which its time counts, ns of `time.monotonic_ns`.
+        """
+        deadline = Deadline(self.file.settings.timeout, self.end - self.start)
+        deadline.at = begun + int(deadline.timeout * 1e9)
+        deadline.is_general = True
+        self.deadline = deadline
+        self.leave_loop()
+        if self.wanted <= 0:
+            self.fail(RemoteError(CANCELLED, self.file.path))
+            return
+        self.claim_lock.release()
+        self.file.settings.shared(ReaderPool).start([self])
+
     def _end(self) -> None:
         self.parts = []
         self.done = True
@@ -210,10 +256,21 @@ class RangeRead:
     def wait(self) -> Exception | None:
         """Wait until the read has ended; return its error."""
         if self._pid != os.getpid() and not self.done:
+            self.deadline = None
             self.read()  # in a forked child, which has no reader threads
         while not self.done:
-            if self._busy.acquire(timeout=PATIENCE):
+            loop = self._loop
+            if loop is not None:
+                loop.begin_wait()
+            try:
+                ended = self._busy.acquire(timeout=PATIENCE)
+            finally:
+                if loop is not None:
+                    loop.end_wait()
+            if ended:
                 self._busy.release()
+            elif loop is not None:
+                loop.ensure_thread()  # an interrupt may have prevented its start
             elif not self.queued and self.claim():
                 self.read()  # an interrupt prevented its queueing
         return self.error
@@ -223,10 +280,14 @@ class RangeRead:
         self.wanted -= 1
         if self.wanted > 0 or self.done or self._pid != os.getpid():
             return
+        loop, exchange, deadline = self._loop, self._exchange, self.deadline
         if self.claim():
+            self.leave_loop()
             self.fail(RemoteError(CANCELLED, self.file.path))
-        elif self.deadline is not None:
-            self.deadline.cancel()
+        elif loop is not None and exchange is not None:
+            loop.cancel(exchange)
+        elif deadline is not None:
+            deadline.cancel()
 
 
 def coalesce(requests: Iterable[Request], gap: int, span: int) -> list[RangeRead]:
@@ -425,8 +486,9 @@ def start(requests: Sequence[Request]) -> None:
         _watched.requests[:] = requests
     for settings, group in _group_by_settings(requests).items():
         reads = _coalesce_as_measured(group)
-        if reads:
-            settings.shared(ReaderPool).start(reads)
+        others = [read for read in reads if not read.file.begin(read)]
+        if others:
+            settings.shared(ReaderPool).start(others)
 
 
 def read_now(requests: Sequence[Request]) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter
 from fastshard.remote.urls import Url
 
-__all__ = ["MAX_NBYTES", "MAX_WHOLE", "ObjectInfo", "Part", "RangedObject", "Transport"]
+__all__ = [
+    "MAX_NBYTES",
+    "MAX_WHOLE",
+    "LoopedRead",
+    "ObjectInfo",
+    "Part",
+    "RangedObject",
+    "ReadLoop",
+    "Transport",
+]
 
 Part = tuple[int, memoryview]  # offset in the object, destination of the bytes
 
@@ -38,6 +47,62 @@ class ObjectInfo(NamedTuple):
     def is_strong(self) -> bool:
         """Whether the tag is an ETag that ``If-Match`` compares."""
         return self.tag.startswith('"')
+
+
+class ReadLoop(Protocol):
+    """Thread of a transport that reads many ranges."""
+
+    def begin_wait(self) -> None:
+        """Announce that the calling thread waits for a read."""
+
+    def end_wait(self) -> None:
+        """End what `begin_wait` began."""
+
+    def ensure_thread(self) -> None:
+        """Start the thread unless it runs."""
+
+    def cancel(self, exchange: Any) -> None:
+        """End an exchange soon, by `LoopedRead.end_cancelled`."""
+
+
+class LoopedRead(Protocol):
+    """Range read as a `ReadLoop` sees it; it calls one of the methods that end it.
+
+    Attributes
+    ----------
+    start, end : int
+        The range, bytes of the object.
+    parts : list of (int, memoryview)
+        Offsets and destinations.
+    claim_lock : lock
+        Acquired by the one who reads.
+    server : object
+        The server's state, as given to `enter_loop`.
+    """
+
+    start: int
+    end: int
+    parts: list[Part]
+    claim_lock: Any
+    server: Any
+
+    def enter_loop(self, loop: ReadLoop, exchange: Any, server: Any) -> None:
+        """Keep what cancels the read."""
+
+    def leave_loop(self) -> None:
+        """Forget what `enter_loop` got."""
+
+    def complete(self) -> None:
+        """End the read: all parts are filled."""
+
+    def end_cancelled(self) -> None:
+        """End the read, which was cancelled."""
+
+    def read_generally(self, begun: int) -> None:
+        """Let another thread read the range by the general client.
+
+        `begun` is the moment from which its time counts, ns of `time.monotonic_ns`.
+        """
 
 
 class Transport(Protocol):
@@ -76,6 +141,10 @@ class Transport(Protocol):
             The range cannot be read, or the object has changed.
         """
 
+    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Give a range read to a `ReadLoop`; return False if it is not for one."""
+        ...
+
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""
         ...
@@ -111,6 +180,10 @@ class RangedObject(Protocol):
 
         Return False if a byte is missing or wrong; the buffer may be written to.
         """
+        ...
+
+    def begin(self, read: LoopedRead) -> bool:
+        """Give a range read to its transport's loop; False: call `read_range`."""
         ...
 
     def read_range(

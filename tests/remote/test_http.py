@@ -514,7 +514,7 @@ def test_a_closed_idle_connection_is_replaced(server):
     client = client_for(file.settings)
     file.read(20_000, 10)
     (idle,) = next(iter(client._fast._servers.values())).idle
-    idle.sock.shutdown(socket.SHUT_RDWR)
+    idle.shutdown(socket.SHUT_RDWR)
 
     assert file.read(20_000, 10) == DATA[20_000:20_010]
 

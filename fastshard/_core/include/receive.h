@@ -15,9 +15,9 @@ typedef struct {
 
 #define FS_CAN_RECEIVE 0
 
-static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait_ms)
+static inline int64_t fs_send(int fd, const uint8_t *from, size_t size)
 {
-    (void)fd, (void)from, (void)size, (void)wait_ms;
+    (void)fd, (void)from, (void)size;
     errno = ENOSYS;
     return -1;
 }
@@ -36,6 +36,18 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
     return -1;
 }
 
+static inline int fs_wait_for(int fd, int output, int wait_ms)
+{
+    (void)fd, (void)output, (void)wait_ms;
+    return 0;
+}
+
+static inline int fs_connect_error(int fd)
+{
+    (void)fd;
+    return ENOSYS;
+}
+
 #else
 
 #include <poll.h>
@@ -50,20 +62,14 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
 #define MSG_NOSIGNAL 0
 #endif
 
-/* Send once; wait at most `wait_ms`. Returns the number of bytes, or -1 with errno,
- * EAGAIN after the wait. */
-static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait_ms)
+/* Send once, without waiting. Returns the number of bytes, or -1 with errno, EAGAIN if
+ * the buffer of the socket is full. */
+static inline int64_t fs_send(int fd, const uint8_t *from, size_t size)
 {
-    struct pollfd asked = {.fd = fd, .events = POLLOUT, .revents = 0};
-    int64_t sent;
+    int64_t sent = (int64_t)send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-    sent = (int64_t)send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        if (poll(&asked, 1, wait_ms) > 0)
-            sent = (int64_t)send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && (errno == EWOULDBLOCK || errno == EINTR))
-            errno = EAGAIN;
-    }
+    if (sent < 0 && (errno == EWOULDBLOCK || errno == EINTR))
+        errno = EAGAIN;
     return sent;
 }
 
@@ -76,14 +82,31 @@ static inline int fs_is_silent(int fd)
            (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* Receive once into slices, in order; wait at most `wait_ms`. Discarded bytes go to
- * `scratch`, of `room` bytes. Returns the number of bytes, 0 at the end of the stream,
+/* Wait for input or output; return whether there is any, or an error to receive. */
+static inline int fs_wait_for(int fd, int output, int wait_ms)
+{
+    struct pollfd asked = {.fd = fd, .revents = 0};
+
+    asked.events = output ? POLLOUT : POLLIN;
+    return poll(&asked, 1, wait_ms) > 0;
+}
+
+/* Return 0 if a socket has been connected, otherwise an errno. */
+static inline int fs_connect_error(int fd)
+{
+    int error = 0;
+    socklen_t size = sizeof(error);
+
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 ? errno : error;
+}
+
+/* Receive once into slices, in order; wait at most `wait_ms`, or not at all if it is
+ * negative. Discarded bytes go to `scratch`, of `room` bytes. Returns the number of bytes, 0 at the end of the stream,
  * or -1 with errno, EAGAIN after the wait. */
 static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
                                  uint8_t *scratch, size_t room, int wait_ms)
 {
     struct iovec parts[FS_MOST_SLICES];
-    struct pollfd asked = {.fd = fd, .events = POLLIN, .revents = 0};
     struct msghdr message;
     size_t i;
     int64_t got;
@@ -103,7 +126,7 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
     message.msg_iovlen = i;
     got = (int64_t)recvmsg(fd, &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        if (poll(&asked, 1, wait_ms) > 0)
+        if (wait_ms >= 0 && fs_wait_for(fd, 0, wait_ms))
             got = (int64_t)recvmsg(fd, &message, MSG_DONTWAIT);
         if (got < 0 && (errno == EWOULDBLOCK || errno == EINTR))
             errno = EAGAIN; /* after a signal, return to Python to handle it */
