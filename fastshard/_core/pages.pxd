@@ -11,6 +11,7 @@ cdef extern from "pages.h" nogil:
     void fs_close_pagemap(int pagemap)
     void fs_drop_clean_pages(int pagemap, const uint8_t *at, uint64_t size)
     int fs_populate_pages(const uint8_t *at, uint64_t size)
+    void fs_populate_buffer(uint8_t *at, uint64_t size)
     int fs_pages_cached(const uint8_t *at, uint64_t size)
     int fs_file_cached(int fd, uint64_t offset, uint64_t size)
     void fs_evict_cached(int fd, uint64_t offset, uint64_t size)

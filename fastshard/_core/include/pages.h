@@ -122,6 +122,28 @@ static inline int fs_populate_pages(const uint8_t *at, uint64_t size)
 }
 #endif
 
+/* Allocate the whole pages of a buffer that is soon written to; each page that is not
+ * populated costs a fault when it is. Ignores failures. */
+#if defined(FS_ASKS_LINUX)
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+static inline void fs_populate_buffer(uint8_t *at, uint64_t size)
+{
+    uint64_t page = fs_page_size();
+    uint64_t before = (page - (uintptr_t)at % page) % page;
+
+    if (size > before && size - before >= page)
+        (void)madvise(at + before, (size_t)((size - before) / page * page),
+                      MADV_POPULATE_WRITE); /* EINVAL before Linux 5.14 */
+}
+#else
+static inline void fs_populate_buffer(uint8_t *at, uint64_t size)
+{
+    (void)at, (void)size;
+}
+#endif
+
 /* Map the page of a byte; wait for the device. Ignores failures: the later access to
  * the byte meets them. */
 static inline void fs_map_page(const uint8_t *at)

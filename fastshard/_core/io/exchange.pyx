@@ -548,6 +548,8 @@ cdef class RangeExchange:
         try:
             with nogil:
                 status = begin(&conn, &self.state)
+            if status == RUNNING:
+                self.scatter.populate()
             while status == RUNNING:
                 with nogil:
                     status = run_for(
@@ -707,6 +709,7 @@ cdef class ExchangeLoop:
         added = self.place(fd, item.state.server, is_connecting, connect_timeout)
         fs_unlock(&self.lock)
         self.ring()
+        item.scatter.populate()
         return True, added
 
     def add(

@@ -39,5 +39,6 @@ cdef class Scatter:
     cdef size_t held               # buffers
     cdef uint8_t *scratch
 
+    cdef void populate(self) noexcept
     cdef int add(self, uint8_t *to, uint64_t size) except -1
     cdef int receive_rest(self, int fd, uint64_t until) noexcept nogil

@@ -8,14 +8,15 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from fastshard._core.buffers cimport bytes_of
-from fastshard._core.pages cimport fs_exact_now
+from fastshard._core.pages cimport fs_exact_now, fs_populate_buffer
 
 import os
 
 cdef enum:
     ENDED = -2                     # status besides an errno: the stream ended
 
-cdef size_t LARGE_COPY = 32 << 10  # bytes; copies of this size release the GIL
+cdef enum:
+    LARGE_COPY = 32 << 10          # bytes; copies of this size release the GIL
 cdef uint64_t MAX_WAIT = 200_000_000  # ns between checks for signals
 CAN_RECEIVE = bool(FS_CAN_RECEIVE)
 
@@ -129,6 +130,16 @@ cdef class Scatter:
             self.state.count += 1
             self.state.left += size
         return 0
+
+    cdef void populate(self) noexcept:
+        """Allocate the pages of large buffers; other threads may receive meanwhile."""
+        cdef size_t i
+        for i in range(self.held):
+            if self.buffers[i].len >= LARGE_COPY:
+                with nogil:
+                    fs_populate_buffer(
+                        <uint8_t *> self.buffers[i].buf, self.buffers[i].len
+                    )
 
     @property
     def left(self):
