@@ -15,6 +15,7 @@ class _Claim(Protocol):
 def parse_head(
     head: bytes, content_range: bytes, tag: bytes, size: int
 ) -> bool | None: ...
+
 @final
 class RangeExchange:
     @property
