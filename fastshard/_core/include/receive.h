@@ -101,8 +101,8 @@ static inline int fs_connect_error(int fd)
 }
 
 /* Receive once into slices, in order; wait at most `wait_ms`, or not at all if it is
- * negative. Discarded bytes go to `scratch`, of `room` bytes. Returns the number of bytes, 0 at the end of the stream,
- * or -1 with errno, EAGAIN after the wait. */
+ * negative. Discarded bytes go to `scratch`, of `room` bytes. Returns the number of
+ * bytes, 0 at the end of the stream, or -1 with errno, EAGAIN after the wait. */
 static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
                                  uint8_t *scratch, size_t room, int wait_ms)
 {

@@ -6,6 +6,8 @@ parsed by RFC 9112; whatever is ambiguous is refused.
 
 `ExchangeLoop` drives many connections from one thread. Other threads add exchanges and
 idle connections to it under its lock. A child of fork must not use its parent's loop.
+
+One extension module: the parser and the steps of an exchange are called for each event.
 """
 
 cimport cython
@@ -56,7 +58,7 @@ cdef enum:
     MAX_STALE = 64                 # idle connections that an exchange finds closed
     MANY = 64                      # finished exchanges that are not held back
 
-cdef uint64_t HOLD = 10_000_000    # ns that finished exchanges without a waiter are held
+cdef uint64_t HOLD = 10_000_000    # ns that exchanges without a waiter are held
 cdef uint64_t MAX_WAIT = 200_000_000  # ns between checks for signals
 cdef uint64_t NEVER = <uint64_t> -1
 
