@@ -188,8 +188,10 @@ def open_checked(
 @contenders(
     "a batch of 256 random members of 100 KB over http",
     fastshard=readers.fastshard_many,
+    fastshard_with_64_connections=readers.fastshard_many_64,
     urllib3_in_16_threads=readers.urllib3_many,
     obstore_in_16_threads=readers.obstore_many_in_threads,
+    obstore_in_64_threads=readers.obstore_many_in_64_threads,
     obstore_gathered=readers.obstore_many_gathered,
     obstore_get_ranges=readers.obstore_many_as_ranges,
     fsspec_cat_ranges=readers.fsspec_many,
@@ -220,6 +222,7 @@ CONNECTIONS: dict[Any, int] = {
     readers.fastshard_many_64: 64,
     readers.urllib3_many: readers.THREADS,
     readers.obstore_many_in_threads: readers.THREADS,
+    readers.obstore_many_in_64_threads: 64,
     readers.obstore_many_gathered: BATCH,
     readers.fsspec_many: 100,
 }
@@ -228,6 +231,7 @@ FROM_AFAR = {
     "fastshard_with_64_connections": readers.fastshard_many_64,
     "urllib3_in_16_threads": readers.urllib3_many,
     "obstore_in_16_threads": readers.obstore_many_in_threads,
+    "obstore_in_64_threads": readers.obstore_many_in_64_threads,
     "obstore_gathered": readers.obstore_many_gathered,
     "fsspec_cat_ranges": readers.fsspec_many,
 }

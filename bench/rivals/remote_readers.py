@@ -181,9 +181,13 @@ def urllib3_many(data: Remote) -> ReadMany:
     return lambda positions: list(threads.map(one, data.locations(positions)))
 
 
-def obstore_many_in_threads(data: Remote) -> ReadMany:
+def obstore_many_in_64_threads(data: Remote) -> ReadMany:
+    return obstore_many_in_threads(data, 64)
+
+
+def obstore_many_in_threads(data: Remote, count: int = THREADS) -> ReadMany:
     obstore, store = store_of(data)
-    threads = ThreadPoolExecutor(THREADS)
+    threads = ThreadPoolExecutor(count)
     paths, size = data.paths, data.size
 
     def one(location: tuple[int, int]) -> Any:
