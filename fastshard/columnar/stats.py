@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
-from itertools import groupby
+from contextlib import suppress
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -163,11 +165,13 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
     if field.is_packed:
         sql = f"SELECT count({quote_name(row_column(field.name))}) FROM samples"
         (packed,) = conn.execute(sql).fetchone()
-    sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard, _ in rows}
+    shards = [shard for shard, _ in rows]
+    shards += _list_unused(conn, field, set(shards))
+    sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard in shards}
     leftovers = list_leftovers(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
-        "shards": len(rows),
+        "shards": len(shards),
         "bytes": sum(sizes.values()),
         "packed": packed,
         "missing": [shard for shard, nbytes in sizes.items() if not nbytes],
@@ -176,6 +180,18 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
         "uncommitted": len(leftovers.uncommitted),
         "uncommitted_bytes": sum(leftovers.uncommitted.values()),
     }
+
+
+def _list_unused(conn: ReaderConnection, field: Field, used: set[Any]) -> list[int]:
+    """Return the recorded shards that no row refers to any more."""
+    sql = (
+        "SELECT shard FROM fastshard_shards WHERE field = ? "
+        "AND typeof(shard) = 'integer' AND nbytes > 0 ORDER BY shard"
+    )
+    with suppress(sqlite3.OperationalError):  # fastshard never wrote to the index
+        rows = conn.execute(sql, (field.name,)).fetchall()
+        return [shard for (shard,) in rows if shard not in used]
+    return []
 
 
 def _count_members(
@@ -190,7 +206,12 @@ def _count_members(
         f"SELECT {field.name}_shard, {field.name}_offset, {row}, id FROM samples "
         f"WHERE {field.name}_shard IS NOT NULL ORDER BY {field.name}_shard"
     )
-    by_shard = groupby(rows, itemgetter(0))
+    used = {
+        shard
+        for (shard,) in conn.execute(f"SELECT DISTINCT {field.name}_shard FROM samples")
+    }
+    unused = ((shard, ()) for shard in _list_unused(conn, field, used))
+    by_shard = chain(groupby(rows, itemgetter(0)), unused)
     for shard, of_shard in iterate_with_bar(by_shard, shards, f"counting {field.name}"):
         try:
             members = scan_members(_shard_path(root, field, shard))

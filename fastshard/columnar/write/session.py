@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -52,6 +52,9 @@ class Handle(Protocol):
 
     def end(self, *, cut: bool) -> None:
         """Discard the shard; with `cut`, restore its file."""
+
+    def forget(self, sample_ids: Iterable[str]) -> None:
+        """Drop the arrays of samples that are being deleted."""
 
 
 class WriterSession:

@@ -6,6 +6,7 @@ import errno
 import operator
 import os
 import sqlite3
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
@@ -269,6 +270,11 @@ class ShardHandle:
         if not self._closed:
             self._cut_off = True
             self._release(cut=cut)
+
+    def forget(self, sample_ids: Iterable[str]) -> None:
+        """Drop the arrays of deleted samples; their bytes stay as dead space."""
+        for sample_id in sample_ids:
+            self._places.pop(sample_id, None)
 
     def _release(self, *, cut: bool) -> None:
         """Close the file; with `cut`, restore its length."""

@@ -34,6 +34,9 @@ while a committed row refers to it.
 - A crash: the next writer cuts the shards to their committed records
   (`recovery.recover`).
 - The user rolls back: the rows are removed, their members remain as dead space.
+
+**Deletion** removes rows alone (`deletion`); no byte of a shard changes before a
+compaction, so that an undone deletion has its members.
 """
 
 from __future__ import annotations

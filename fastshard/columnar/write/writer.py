@@ -22,6 +22,7 @@ from fastshard.columnar.layout.values import encode_metadata
 from fastshard.columnar.write import fields
 from fastshard.columnar.write.compact.rewrite import Compaction, compact_columns
 from fastshard.columnar.write.connection import WriterConnection, savepoint
+from fastshard.columnar.write.deletion import delete_rows
 from fastshard.columnar.write.rows import RowWriter, register_rows
 from fastshard.columnar.write.session import WriterSession
 from fastshard.columnar.write.shard_handle import ShardHandle
@@ -370,6 +371,70 @@ class ShardedDatasetWriter:
                 raise ValueError(
                     f"there is no sample {sample_id!r:.200}: use add_sample()"
                 )
+
+    def delete_sample(self, sample_id: str) -> None:
+        """Delete a sample.
+
+        Its arrays become dead space, which `compact` removes. The id may be added
+        again; ids that the writer generates are never used again.
+
+        Parameters
+        ----------
+        sample_id : str
+            Id of an existing sample.
+
+        Raises
+        ------
+        ValueError, TypeError, OSError, ClosedError, WriterLockedError
+            As for `delete_samples`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.delete_sample("sample_000000000002")
+        >>> ShardedDatasetReader("series").query_ids()
+        ['sample_000000000001', 'sample_000000000003']
+        """
+        self.delete_samples([sample_id])
+
+    def delete_samples(self, sample_ids: Iterable[str]) -> None:
+        """Delete samples, all or none of them.
+
+        Durable after the next `flush`; readers see them until they are refreshed
+        after that. In shards that are open in a handle, too, arrays of these samples
+        are dropped. See `delete_sample`.
+
+        Parameters
+        ----------
+        sample_ids : iterable of str
+            Ids of existing samples; repetitions are ignored.
+
+        Raises
+        ------
+        ValueError
+            There is no such sample. None is deleted.
+        TypeError
+            `sample_ids` is a str, or an id is no str. None is deleted.
+        OSError
+            The index cannot be written; see `flush`.
+        ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.delete_samples(["sample_000000000001", "sample_000000000002"])
+        ...     sample_id = writer.add_sample({"history": np.ones(4)})
+        >>> ShardedDatasetReader("series").query_ids()
+        ['sample_000000000003', 'sample_000000000004']
+        """
+        if isinstance(sample_ids, (str, bytes)):
+            raise TypeError(f"sample_ids must be a list of ids, got {sample_ids!r:.80}")
+        session = self._session
+        ids = list(sample_ids)
+        with session.mutex:
+            session.check_idle()
+            delete_rows(session, ids)
 
     def register_samples(
         self,

@@ -53,6 +53,12 @@ def update(root):
             writer.update_sample(f"sample_{i:012d}", {"a": np.arange(i)}, {"new": i})
 
 
+def delete(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.delete_samples([f"sample_{i:012d}" for i in (2, 4, 5, 6)])
+        writer.add_sample({"a": np.arange(9)}, "sample_000000000005", {"again": 5})
+
+
 def write_new_shard(root):
     with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
         writer.write_shard("b", 9, ["sample_000000000003"], [np.arange(5)])
@@ -70,7 +76,7 @@ def compact(root):
         writer.compact()
 
 
-STEPS = [begin, add, update, write_new_shard, overwrite_shard, add, compact]
+STEPS = [begin, add, update, delete, write_new_shard, overwrite_shard, add, compact]
 HOOKED = ["pwrite", "fsync", "replace", "unlink", "link", "ftruncate", "open", "mkdir"]
 
 

@@ -77,6 +77,9 @@ def apply(state: State, op: list) -> State:
         sample, versions, meta = rest
         row = rows[sample].but(**versions)
         rows[sample] = row if meta is None else row._replace(meta=json.dumps(meta))
+    elif kind == "delete":
+        for sample in rest[0]:
+            del rows[sample]
     elif kind == "register":
         for sample, meta in zip(*rest, strict=True):
             rows[sample] = Row(json.dumps(meta), ())
@@ -146,6 +149,7 @@ class Work:
         if state.rows:
             kinds |= {"update": 12, "shard": 3, "stream": 3, "abandon": 1, "bad": 2}
             kinds |= {"meta": 2, "commit": 1, "compact": 3, "rebind": 1}
+            kinds["delete"] = 3
         [kind] = rng.choices(list(kinds), kinds.values())
         return getattr(self, f"_{kind}", lambda: [kind])()
 
@@ -159,6 +163,9 @@ class Work:
         sample = self.rng.choice(list(self.state.rows))
         meta = self.rng.choice([None, self.meta()])
         return ["update", sample, self.versions(self.some(self.state.fields)), meta]
+
+    def _delete(self) -> list:
+        return ["delete", self.some(self.state.rows)[:3]]
 
     def _register(self) -> list:
         first = self._new()
@@ -232,6 +239,9 @@ class Work:
 
     def _do_update(self, op, sample, versions, meta) -> None:
         self.writer.update_sample(sample, self._arrays(versions), meta)
+
+    def _do_delete(self, op, samples) -> None:
+        self.writer.delete_samples(samples)
 
     def _do_register(self, op, ids, metas) -> None:
         self.writer.register_samples(ids, metas)

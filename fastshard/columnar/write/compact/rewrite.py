@@ -125,8 +125,10 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
     """Return whether each member of a field's shards is a sample's current one.
 
     A shard with dead space has more members than rows. Rows whose offset cannot be
-    one of ours are a reason to rewrite, too.
+    one of ours are a reason to rewrite, too, and shards of other programs.
     """
+    if column.foreign:
+        return False
     offset, shard = column.offset_column, column.shard_column
     rows = conn.execute(
         f"SELECT {shard}, count(*), min({offset} >= 512 AND {offset} % 64 = 0) "
