@@ -554,8 +554,11 @@ cdef class PackShard(Shard):
         """Return the row of a sample in the pack; check it."""
         if self.cells.marks[i].slot != self.slot:
             raise IndexError(f"sample {decode_key(self.table, i)!r} is not in the pack")
-        cdef uint64_t row = self.cells.sizes[i]
+        cdef uint64_t row = self.cells.marks[i].layout
+        if row >= MAX_ROW:         # read `sizes` only then: it costs a cache miss
+            row = self.cells.sizes[i]
         if row >= self.pack.rows:
+            row = self.cells.sizes[i]
             self.pack.check_row(row, self.field, self.member_name(i))  # raises
         return row
 
