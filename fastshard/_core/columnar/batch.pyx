@@ -9,7 +9,6 @@ A scan checks the headers of the next rows in its prefetching thread.
 
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
-from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -289,15 +288,6 @@ cdef inline void prefetch_cells(const fill_t *fill, size_t r) noexcept nogil:
             fs_prefetch_line(fill.column.offsets + i)
 
 
-cdef bint are_resident(ShardMappings mappings) except -1:
-    """Say whether all shards used so far are resident."""
-    cdef Source source
-    for source in list(mappings.sources):
-        if not source.is_resident():
-            return False
-    return True
-
-
 cdef inline const uint8_t *packed_row(const fill_t *fill, size_t r) noexcept nogil:
     """Return the address of a row in a mapped pack of the common layout, or NULL."""
     cdef int64_t i = fill.positions[r]
@@ -505,10 +495,15 @@ cdef class RowCopy:
         return r
 
     cdef int open_shards(self, bint paged_in) except -1:
-        """Open the shards of all rows; page in those that may not be resident."""
+        """Open the shards of all rows; page in rows of those that may not be resident.
+
+        Only shards are asked that were not resident, or whose answer is too old.
+        """
         cdef Rows rows = self.rows
         cdef uint64_t now = fs_now()
-        cdef bint is_resident = paged_in
+        cdef bint are_resident = True
+        cdef pack_t *pack
+        cdef mapping_t *mapping
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
@@ -519,23 +514,38 @@ cdef class RowCopy:
         self.fill.mappings = self.mappings.at
         if rows.cells.pack_count > 0 and self.fill.column.tag != 0:
             self.fill.packs = self.mappings.packs
-        is_resident = is_resident or now < self.mappings.resident_until
         for r in range(self.fill.count):
             prefetch_cells(&self.fill, r)
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
                 continue           # raises when it is copied
             slot = self.fill.column.marks[i].slot
-            if slot >= 0 and self.mappings.at[slot].base == NULL:
-                self.add_mapping(slot, rows.member_shard(i))
-                is_resident = paged_in
-            elif slot <= PACKED and self.mappings.packs[PACKED - slot].rows == 0:
-                self.add_pack(PACKED - slot, rows.pack_shard(i))
-                is_resident = paged_in
+            if slot >= 0:
+                mapping = &self.mappings.at[slot]
+                if mapping.base == NULL:
+                    self.add_mapping(slot, rows.member_shard(i))
+                if mapping.resident_until <= now and not paged_in:
+                    if self.is_shard_resident(rows.member_shard(i)):
+                        mapping.resident_until = now + QUERY_EVERY
+                    else:
+                        are_resident = False
+            elif slot <= PACKED:
+                pack = &self.mappings.packs[PACKED - slot]
+                if pack.rows == 0:
+                    self.add_pack(PACKED - slot, rows.pack_shard(i))
+                if pack.resident_until <= now and not paged_in:
+                    if self.is_shard_resident(rows.pack_shard(i)):
+                        pack.resident_until = now + QUERY_EVERY
+                    else:
+                        are_resident = False
         self.touch_limit = self.mappings.touch_limit
-        if not is_resident:
+        if not are_resident:
             self.page_in(now)
         return 0
+
+    cdef bint is_shard_resident(self, Shard shard) except -1:
+        """Return whether a shard is in memory, and so needs no page-in."""
+        return shard.open_source().is_resident()
 
     cdef int add_mapping(self, int32_t slot, ColumnShard shard) except -1:
         """Store the address of a shard, if it is mapped."""
@@ -574,12 +584,8 @@ cdef class RowCopy:
         return 0
 
     cdef int page_in(self, uint64_t now) except -1:
-        """Page in rows that may not be resident; note if all shards are resident."""
+        """Page in the missing rows of shards that were not resident."""
         cdef Pieces pieces = Pieces()
-        # By slot; 0: unknown, 1: resident, 2: maybe not
-        cdef bytearray by_slot = bytearray(self.mappings.count + 1)
-        cdef uint8_t *states = <uint8_t *> PyByteArray_AS_STRING(by_slot)
-        cdef Shard shard
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
@@ -588,18 +594,15 @@ cdef class RowCopy:
             if not 0 <= i < self.fill.rows:
                 continue
             slot = self.fill.column.marks[i].slot
-            if slot <= PACKED:
-                slot = self.rows.cells.packs[PACKED - slot].slot
-            if slot < 0 or states[slot] == 1:
+            if PACKED < slot < 0 or (
+                self.mappings.at[slot].resident_until > now if slot >= 0
+                else self.mappings.packs[PACKED - slot].resident_until > now
+            ):
                 continue
-            shard = self.rows.shard_of(i)
-            if states[slot] == 0:
-                states[slot] = 1 if shard.open_source().is_resident() else 2
-            if states[slot] == 2 and pieces.nbytes < MAX_PAGED_IN:
-                pieces.add_cold(shard, i)
+            pieces.add_cold(self.rows.shard_of(i), i)
+            if pieces.nbytes >= MAX_PAGED_IN:
+                break
         pieces.page_in()
-        if are_resident(self.mappings):
-            self.mappings.resident_until = now + QUERY_EVERY
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:

@@ -17,6 +17,7 @@ cdef uint64_t UNKNOWN              # the size of a member whose header was not r
 cdef struct mapping_t:             # a shard
     const uint8_t *base            # NULL: not used yet, or not mapped
     uint64_t nbytes
+    uint64_t resident_until        # ns: it was resident, and is not asked again before
     bint is_exact                  # as `ColumnFile.is_exact`
 
 
@@ -24,6 +25,7 @@ cdef struct pack_t:                # a pack
     const uint8_t *base            # of its rows
     uint32_t rows                  # at most MAX_ROW; 0: not used yet, or not mapped
     uint32_t tag                   # of the layout of its rows; 0: none
+    uint64_t resident_until        # ns, as that of its shard
 
 
 cdef struct pack_place_t:          # as the index has it
@@ -49,7 +51,6 @@ cdef class ShardMappings:
     cdef pack_t *packs
     cdef size_t count
     cdef list sources              # of the mapped shards; keeps them mapped
-    cdef uint64_t resident_until   # ns: all shards used so far were resident
     cdef uint64_t touch_limit      # bytes to touch between releases; 0: no limit
 
 

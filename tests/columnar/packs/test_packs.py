@@ -10,8 +10,9 @@ import pytest
 
 import fastshard
 from fastshard.columnar import ShardedDatasetReader
-from fastshard.errors import FieldNotFoundError, RaggedError
+from fastshard.errors import FieldNotFoundError, FormatError, RaggedError
 from support.columnar.packed import npy_bytes, write_packed
+from support.memory import evict
 
 COUNT = 60
 FIELDS = ("a", "b", "c")
@@ -200,3 +201,26 @@ def test_many_layouts_of_one_field(tmp_path):
         for i in range(0, 620, 2):
             found = reader.columns([i, i + 1])["a"]
             assert np.array_equal(found, [samples[i]["a"], samples[i + 1]["a"]])
+
+
+@pytest.mark.parametrize("packed", [["a", "c"], []])
+def test_batches_of_shards_that_are_partly_evicted(tmp_path, packed):
+    samples = make_samples()
+    write_packed(
+        tmp_path / "d", samples, packed=packed, rows_per_pack=7, samples_per_shard=10
+    )
+    shards = sorted((tmp_path / "d").glob("a_*/*.tar"))
+    assert len(shards) == 6
+    column = np.stack([arrays["a"] for arrays in samples])
+    mixed = np.random.default_rng(2).permutation(40)
+    with ShardedDatasetReader(tmp_path / "d") as reader:
+        for _ in range(2):
+            assert np.array_equal(reader.columns(range(20))["a"], column[:20])
+        evict(*shards[2:4])  # not mapped so far; the others are known to be resident
+        for _ in range(3):
+            assert np.array_equal(reader.columns(mixed)["a"], column[mixed])
+        os.truncate(shards[5], 600)  # within its first member
+        for _ in range(2):
+            with pytest.raises(FormatError):
+                reader.columns([3, 55])
+        assert np.array_equal(reader.columns(mixed)["a"], column[mixed])
