@@ -36,12 +36,16 @@ SAMPLES_PER_COMMIT = 10_000  # of the original
 MAP_SIZE = 1 << 36  # bytes of address space for LMDB
 
 
-def write_fastshard(folder: Path, rows: Iterable[Row]) -> None:
-    with ShardedDatasetWriter(folder, samples_per_shard=PER_SHARD) as writer:
+def write_fastshard(folder: Path, rows: Iterable[Row], *, pack: bool = False) -> None:
+    with ShardedDatasetWriter(folder, samples_per_shard=PER_SHARD, pack=pack) as writer:
         writer.add_fields(list(FIELDS))
         add = writer.add_sample
         for key, arrays, metadata in rows:
             add(arrays, key, metadata)
+
+
+def write_packed(folder: Path, rows: Iterable[Row]) -> None:
+    write_fastshard(folder, rows, pack=True)
 
 
 def write_original(folder: Path, rows: Iterable[Row]) -> None:

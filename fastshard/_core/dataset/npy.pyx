@@ -10,14 +10,17 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 cimport numpy as cnp
 
@@ -43,6 +46,11 @@ import numpy.lib.format
 from fastshard.errors import FormatError
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    char *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyArray_Descr:
@@ -841,6 +849,45 @@ def fill_rows(bytes template not None, size_t rows):
     )
 
 
+cdef struct array_layout_t:
+    PyObject *dtype                # borrowed; NULL: no array has the layout
+    int dimensions
+    cnp.npy_intp[ROW_DIMENSIONS] lengths
+
+
+cdef inline bint has_array_layout(
+    const array_layout_t *layout, object array
+) noexcept:
+    """Return whether an array is C-contiguous and surely has this type and shape."""
+    cdef cnp.ndarray given
+    if layout.dtype is NULL or not cnp.PyArray_CheckExact(array):
+        return False
+    given = <cnp.ndarray> array
+    return (
+        <PyObject *> cnp.PyArray_DESCR(given) is layout.dtype
+        and cnp.PyArray_NDIM(given) == layout.dimensions
+        and cnp.PyArray_IS_C_CONTIGUOUS(given)
+        and memcmp(
+            cnp.PyArray_DIMS(given), layout.lengths,
+            layout.dimensions * sizeof(cnp.npy_intp),
+        ) == 0
+    )
+
+
+cdef object note_array_layout(array_layout_t *layout, cnp.ndarray array):
+    """Remember an array's type and shape; return the type, which must be kept alive."""
+    cdef object dtype = <object> cnp.PyArray_DESCR(array)
+    layout.dtype = NULL
+    if cnp.PyArray_NDIM(array) <= ROW_DIMENSIONS:
+        layout.dtype = <PyObject *> dtype
+        layout.dimensions = cnp.PyArray_NDIM(array)
+        memcpy(
+            layout.lengths, cnp.PyArray_DIMS(array),
+            layout.dimensions * sizeof(cnp.npy_intp),
+        )
+    return dtype
+
+
 @cython.final
 @cython.no_gc
 cdef class MemberBuffer:
@@ -887,8 +934,9 @@ cdef class MemberBuffer:
     """
 
     cdef object head, encode, encode_row
-    cdef object dtype, shape       # of arrays that `header` is for, or None
-    cdef bytes header
+    cdef bytes header              # of arrays of the layout `member`
+    cdef array_layout_t member
+    cdef object member_dtype       # keeps that of `member` alive
     cdef uint8_t[BLOCK] block      # tar header without name and size
     cdef uint64_t block_sum        # sum of its bytes, those of the checksum as spaces
     cdef readonly uint64_t start
@@ -905,9 +953,8 @@ cdef class MemberBuffer:
     cdef Py_ssize_t others         # such arrays in succession
     cdef size_t last_rows          # of the pack before
     cdef pack_t pack               # the open pack
-    cdef object row_dtype          # of its rows, or None: not to be compared
-    cdef int dimensions
-    cdef cnp.npy_intp[ROW_DIMENSIONS] lengths
+    cdef array_layout_t row_layout  # of its rows
+    cdef object row_dtype          # keeps that of `row_layout` alive
 
     def __cinit__(self, head not None, encode not None, encode_row=None):
         cdef bytes block = head(b"", 0)
@@ -957,25 +1004,15 @@ cdef class MemberBuffer:
         Exception
             Raised by `encode`; nothing is added.
         """
-        cdef Py_buffer data
         self.check_exports()
         if self.packs:
             return self.append_row(name, array)
-        header = self.header
-        if (
-            not cnp.PyArray_CheckExact(array)
-            or array.dtype is not self.dtype
-            or array.shape != self.shape
-        ):
-            return self.append_slowly(name, array)
-        try:
-            PyObject_GetBuffer(array, &data, PyBUF_SIMPLE)
-        except (BufferError, ValueError):
-            return self.append_slowly(name, array)  # strided
-        try:
-            return self.add_member(name, header, &data)
-        finally:
-            PyBuffer_Release(&data)
+        if has_array_layout(&self.member, array):
+            return self.add_member(
+                name, self.header, cnp.PyArray_DATA(<cnp.ndarray> array),
+                cnp.PyArray_NBYTES(<cnp.ndarray> array),
+            )
+        return self.append_slowly(name, array)
 
     cdef object append_slowly(self, bytes name, object array):
         cdef Py_buffer data
@@ -983,7 +1020,7 @@ cdef class MemberBuffer:
         header, payload = self.encode(array)
         PyObject_GetBuffer(payload, &data, PyBUF_SIMPLE)
         try:
-            offset = self.add_member(name, header, &data)
+            offset = self.add_member(name, header, data.buf, data.len)
         finally:
             PyBuffer_Release(&data)
         # Not of a structured dtype, which is mutable.
@@ -991,7 +1028,8 @@ cdef class MemberBuffer:
             payload is array and cnp.PyArray_CheckExact(array)
             and array.dtype.names is None
         ):
-            self.dtype, self.shape, self.header = array.dtype, array.shape, header
+            self.header = header
+            self.member_dtype = note_array_layout(&self.member, <cnp.ndarray> array)
         return offset
 
     cdef object append_row(self, bytes name, object array):
@@ -1000,7 +1038,7 @@ cdef class MemberBuffer:
         if self.template is not None:
             if self.is_full():
                 self.end_pack()
-            elif self.has_layout(array):
+            elif has_array_layout(&self.row_layout, array):
                 return self.add_row(<cnp.ndarray> array)
         template, payload = self.encode_row(array)
         self.check_exports()
@@ -1008,38 +1046,15 @@ cdef class MemberBuffer:
             return self.append_slowly(name, payload)
         offset = self.add_row(<cnp.ndarray?> payload)
         if payload is array and array.dtype.names is None:
-            self.note_layout(<cnp.ndarray> array)
+            self.row_dtype = note_array_layout(
+                &self.row_layout, <cnp.ndarray> array
+            )
         return offset
 
     cdef bint is_full(self) noexcept:
         cdef pack_t *pack = &self.pack
         return (
             0 < pack.capacity == pack.rows or pack.rows * pack.row_size >= MAX_PACK
-        )
-
-    cdef bint has_layout(self, object array) noexcept:
-        """Return whether an array is surely a row of the open pack."""
-        cdef cnp.ndarray given
-        if self.row_dtype is None or not cnp.PyArray_CheckExact(array):
-            return False
-        given = <cnp.ndarray> array
-        return (
-            <PyObject *> cnp.PyArray_DESCR(given) is <PyObject *> self.row_dtype
-            and cnp.PyArray_NDIM(given) == self.dimensions
-            and cnp.PyArray_IS_C_CONTIGUOUS(given)
-            and memcmp(
-                cnp.PyArray_DIMS(given), self.lengths,
-                self.dimensions * sizeof(cnp.npy_intp),
-            ) == 0
-        )
-
-    cdef void note_layout(self, cnp.ndarray array):
-        """Remember the type of the open pack's rows, for `has_layout`."""
-        self.row_dtype = <object> cnp.PyArray_DESCR(array)
-        self.dimensions = cnp.PyArray_NDIM(array)
-        memcpy(
-            self.lengths, cnp.PyArray_DIMS(array),
-            self.dimensions * sizeof(cnp.npy_intp),
         )
 
     cdef bint choose_pack(self, bytes template, cnp.ndarray array) except -1:
@@ -1067,7 +1082,7 @@ cdef class MemberBuffer:
         memset(self.at + self.size, 0, before)
         self.size += before
         self.template = template
-        self.row_dtype = None
+        self.row_layout.dtype = NULL
         return 0
 
     cdef object add_row(self, cnp.ndarray array):
@@ -1120,7 +1135,8 @@ cdef class MemberBuffer:
             return 0
         if pack.rows == 0:
             self.size = self.last = pack.at
-            self.template = self.row_dtype = None
+            self.template = None
+            self.row_layout.dtype = NULL
             return 0
         end = pack.data + pack.rows * pack.row_size
         region = pack.data + pack.capacity * pack.row_size
@@ -1146,7 +1162,8 @@ cdef class MemberBuffer:
         self.last_rows = pack.rows
         if pack.rows < pack.capacity:
             self.last_rows //= 2
-        self.template = self.row_dtype = None
+        self.template = None
+        self.row_layout.dtype = NULL
         self.others = 0
         return 0
 
@@ -1156,13 +1173,15 @@ cdef class MemberBuffer:
         self.check_exports()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            return self.add_member(name, b"", &view)
+            return self.add_member(name, b"", view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
 
-    cdef object add_member(self, bytes name, bytes header, Py_buffer *data):
+    cdef object add_member(
+        self, bytes name, bytes header, const void *data, size_t nbytes
+    ):
         """Append a member of `header` and `data`; return its data's file offset."""
-        cdef uint64_t size = PyBytes_GET_SIZE(header) + <uint64_t> data.len
+        cdef uint64_t size = PyBytes_GET_SIZE(header) + <uint64_t> nbytes
         cdef size_t before = BLOCK
         cdef size_t padding = compute_padding(size)
         cdef bytes slow = None
@@ -1184,9 +1203,9 @@ cdef class MemberBuffer:
         to += before
         memcpy(to, PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
         to += PyBytes_GET_SIZE(header)
-        if data.len > 0:
-            memcpy(to, data.buf, data.len)
-        memset(to + data.len, 0, padding)
+        if nbytes > 0:
+            memcpy(to, data, nbytes)
+        memset(to + nbytes, 0, padding)
         self.last = self.size
         self.row = -1
         self.size += before + size + padding
@@ -1235,7 +1254,8 @@ cdef class MemberBuffer:
         pack.rows -= 1
         if pack.rows == 0:
             self.size = self.last = pack.at
-            self.template = self.row_dtype = None
+            self.template = None
+            self.row_layout.dtype = NULL
         elif not pack.capacity:
             self.size -= pack.row_size
         else:
@@ -1251,7 +1271,8 @@ cdef class MemberBuffer:
             raise OverflowError(f"start must be at most 2**62, got {start:,}")
         self.start = start
         self.size = self.last = 0
-        self.template = self.row_dtype = None
+        self.template = None
+        self.row_layout.dtype = NULL
         self.others = 0
         if self.room > MAX_KEPT_ROOM:
             smaller = realloc(self.at, MAX_KEPT_ROOM)
@@ -1329,6 +1350,32 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
             (<MemberBuffer> found).drop_last()
         raise
     return row, largest
+
+
+def name_member(sample_id not None):
+    """Return the name of a sample's members, or None unless the id is short ASCII.
+
+    Parameters
+    ----------
+    sample_id : str
+
+    Returns
+    -------
+    bytes or None
+    """
+    cdef Py_ssize_t size
+    cdef const char *letters
+    cdef bytes name
+    if not PyUnicode_CheckExact(sample_id) or not PyUnicode_IS_COMPACT_ASCII(sample_id):
+        return None
+    size = PyUnicode_GET_LENGTH(sample_id)
+    letters = PyUnicode_DATA(sample_id)
+    if not 0 < size <= NAME_WIDTH or memchr(letters, 0, size) is not NULL:
+        return None
+    name = PyBytes_FromStringAndSize(NULL, size + 4)
+    memcpy(PyBytes_AS_STRING(name), letters, size)
+    memcpy(PyBytes_AS_STRING(name) + size, b".npy", 4)
+    return name
 
 
 def keep_for_ever(thing not None):

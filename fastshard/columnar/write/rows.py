@@ -59,10 +59,9 @@ class RowWriter:
         bool
             False if the id is taken. Nothing is written then.
         """
-        arrays = _copy_arrays(arrays)
+        arrays = arrays.copy() if type(arrays) is dict else _copy_arrays(arrays)
         row, largest = self._append(arrays, name)
-        row.append(sample_id)
-        row.append(text)
+        row += sample_id, text
         key = tuple(arrays)
         sql = self._inserts.get(key)
         if sql is None:

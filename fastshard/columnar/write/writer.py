@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from fastshard._core.columnar.metadata import encode_flat
+from fastshard._core.dataset.npy import name_member
 from fastshard._util.options import check_option_names
 from fastshard._util.terminal import escape_line
 from fastshard.columnar.layout.schema import (
@@ -300,10 +302,11 @@ class ShardedDatasetWriter:
             text = (
                 "{}"
                 if metadata is None
-                else encode_metadata(metadata, sample_id, session.conn)
+                else (type(metadata) is dict and encode_flat(metadata))
+                or encode_metadata(metadata, sample_id, session.conn)
             )
             if sample_id is not None:
-                name = check_sample_id(sample_id)
+                name = name_member(sample_id) or check_sample_id(sample_id)
                 if not self._rows.insert(arrays, sample_id, name, text):
                     raise ValueError(
                         f"sample {sample_id!r:.200} exists already: use update_sample()"

@@ -3,6 +3,7 @@
 import io
 import pickle
 import random
+import tarfile
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from numpy.lib import format as npy
 
 import fastshard
 from fastshard import FormatError
+from fastshard._core.dataset.npy import name_member
+from fastshard.columnar.write.append_file import new_buffer
 from support.tars import write_tar
 
 
@@ -325,3 +328,48 @@ def test_fields_whose_headers_differ_are_read_in_turns(tmp_path):
                 assert found.dtype == array.dtype
                 assert found.shape == array.shape
                 assert (found == array).all()
+
+
+MATRIX = np.arange(12, dtype="<i4").reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        MATRIX + 1,
+        MATRIX[::-1],
+        np.asfortranarray(MATRIX),
+        MATRIX.reshape(4, 3),
+        MATRIX.ravel(),
+        MATRIX[:2],
+        MATRIX[0, 0],
+        MATRIX.astype(">i4"),
+        MATRIX.astype("<f4"),
+        MATRIX.astype("M8[h]"),
+        MATRIX.reshape((1,) * 30 + (3, 4)),
+        MATRIX.view(np.recarray),
+        MATRIX.tolist(),
+    ],
+    ids=lambda other: f"{type(other).__name__}-{getattr(other, 'dtype', '')}"[:20],
+)
+def test_members_in_turns_are_as_np_save_writes_them(other):
+    buffer = new_buffer(allow_pickle=False)
+    buffer.begin(0)
+    arrays = [MATRIX, MATRIX * 2, other, other, MATRIX * 3, MATRIX * 4, other]
+    for i, array in enumerate(arrays):
+        buffer.append(b"%d.npy" % i, array)
+    with tarfile.open(fileobj=io.BytesIO(bytes(buffer) + bytes(1024))) as tar:
+        for i, array in enumerate(arrays):
+            assert tar.extractfile(f"{i}.npy").read() == saved(np.asarray(array))
+
+
+@pytest.mark.parametrize("text", ["a", "sample_000000000001", "a/b", "x" * 100])
+def test_short_ids_name_members(text):
+    assert name_member(text) == text.encode() + b".npy"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0", "a\0", "x" * 101, "\xe9", "\u4e2d", b"a", 1]
+)
+def test_other_ids_are_left_to_the_caller(text):
+    assert name_member(text) is None
