@@ -36,7 +36,7 @@ NEIGHBOURS = (
     "SELECT id FROM samples WHERE id < ? ORDER BY id DESC LIMIT 16",
 )
 MAX_SIZE_QUERIES = 16  # shards whose recorded size is queried one by one
-CACHE_SIZE = "PRAGMA cache_size = -65536"  # KiB: most pages of a large index
+CACHE_SIZE = "PRAGMA cache_size = -4096"  # KiB: interior pages of some million rows
 SIZES = "SELECT field, shard, nbytes FROM fastshard_shards"
 SIZE = f"{SIZES} WHERE field = ? AND shard = ?"
 HAS_SIZES = (
