@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from fastshard._core.columnar.index_rows import read_image, read_rows
@@ -10,7 +10,7 @@ from fastshard._core.columnar.rows import ColumnSamples
 from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.columnar.layout.shard_files import ColumnFiles
-from fastshard.errors import FormatError, key_collision
+from fastshard.errors import FastshardError, FormatError, key_collision
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
 from fastshard.formats.info import Infos
 from fastshard.formats.sample import CopiedSample, Sample
@@ -184,12 +184,35 @@ class ArrayFields:
         return own
 
 
+class MetadataDecoder:
+    """Decoder of a metadata column, whose values have no stored bytes.
+
+    Parameters
+    ----------
+    kind : str
+        Of the values, for `FieldInfo`.
+    """
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, view: memoryview) -> Any:
+        raise FastshardError("the values of a metadata column have no stored bytes")
+
+
 class ColumnSample(ArrayFields, Sample):
     """Sample of a columnar dataset, whose fields are arrays.
 
     ``sample["history"]`` is an array on the shard's memory, read-only unless the
     dataset has ``mode="private"``; `view` returns the stored bytes, an ``.npy`` file.
     Otherwise it is a `fastshard.Sample`.
+
+    Metadata columns, those of `ShardedDatasetWriter.add_metadata_column`, have their
+    values by name: ``sample["length"]``. `keys`, iteration and batches contain those
+    only that ``ds.select_fields("history", "length")`` names. A sample whose column is
+    NULL lacks it.
 
     Examples
     --------
@@ -262,6 +285,49 @@ class ColumnSample(ArrayFields, Sample):
                 raise
             column = samples.columns_of([field])
             return samples.arrays(self.position, column)[field]  # unpickles it
+        except FastshardError:
+            samples = self.samples
+            values = samples.values_of(field)
+            if values is None or field not in self:
+                raise
+            return values[self.position]
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        samples: Any = self.samples
+        if samples.values_of(field) is None:
+            return super().decoder_of(field)
+        return MetadataDecoder(samples.metadata.kind(field))
+
+    def _decode_field(self, field: str) -> Any:
+        if self._is_stored(field):
+            return super()._decode_field(field)
+        return self[field]
+
+    @staticmethod
+    def _decode_columns(
+        samples: list[Any], fields: tuple[str, ...]
+    ) -> dict[str, list[Any]]:
+        """Return the values of metadata columns."""
+        found: dict[str, list[Any]] = {}
+        for name in fields:
+            if samples[0].samples.values_of(name) is None:
+                continue
+            values: list[Any] = []
+            for each in samples:
+                column = each.samples.values_of(name)
+                values.append(each[name] if column is None else column[each.position])
+            found[name] = values
+        return found
+
+    def _is_stored(self, field: str) -> bool:
+        samples: Any = self.samples
+        return samples.values_of(field) is None
+
+    def _where(self, field: str) -> tuple[str, int, str]:
+        if self._is_stored(field):
+            return super()._where(field)
+        samples: Any = self.samples
+        return samples.owner.path, 0, f"{self.key}.{field}"
 
     def infos(self) -> Mapping[str, dict[str, Any]]:
         """Return the metadata as the one entry of `Sample.infos`.
@@ -284,18 +350,21 @@ class ColumnSample(ArrayFields, Sample):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedArrays, (
-            self.key,
-            self.position,
-            self._copy_fields(),
-            self.metadata,
-        )
+        names = self.keys()
+        stored = {
+            name: bytes(self.view(name)) for name in names if self._is_stored(name)
+        }
+        parts = (self.key, self.position, stored, self.metadata)
+        if len(stored) == len(names):
+            return CopiedArrays, parts
+        values = {name: self[name] for name in names if name not in stored}
+        return CopiedArrays, (*parts, values, names)
 
 
 class CopiedArrays(ArrayFields, CopiedSample):
     """Sample of arrays with bytes of its own: the unpickled form of `ColumnSample`."""
 
-    __slots__ = ("metadata",)
+    __slots__ = ("_names", "_values", "metadata")
 
     def __init__(
         self,
@@ -303,17 +372,48 @@ class CopiedArrays(ArrayFields, CopiedSample):
         position: int,
         fields: dict[str, bytes],
         metadata: dict[str, Any],
+        values: dict[str, Any] | None = None,
+        names: list[str] | None = None,
     ) -> None:
         super().__init__(key, position, fields)
         self.metadata = metadata
+        self._values = values or {}  # of metadata columns
+        self._names = list(fields) if names is None else names
+
+    def keys(self) -> list[str]:
+        return list(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._names
 
     def __getitem__(self, field: str) -> Any:
-        return self.array(field)
+        return self._values[field] if field in self._values else self.array(field)
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        if field in self._values:
+            return MetadataDecoder("object")
+        return super().decoder_of(field)
+
+    def _decode_field(self, field: str) -> Any:
+        if field in self._values:
+            return self._values[field]
+        return super()._decode_field(field)
+
+    def _is_stored(self, field: str) -> bool:
+        return field not in self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CopiedArrays, (
             self.key,
             self.position,
-            self._copy_fields(),
+            self._fields,
             self.metadata,
+            self._values,
+            self._names,
         )

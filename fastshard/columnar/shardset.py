@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.read.stacks.sample_values import SampleValues
 from fastshard.columnar.verification import verify
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ColumnSet", "update_keys"]
 
 KEYS_PER_UPDATE = 4096
+METADATA_TIMEOUT = 30.0  # seconds to read a metadata column
 COUNT = "SELECT count(*) FROM samples"
 
 
@@ -72,6 +74,8 @@ class ColumnSet(ShardSet):
             samples = self.selection.load()
         else:
             samples = load_samples(self.snapshot)
+        if samples.metadata is None:
+            samples.metadata = SampleValues(self.snapshot, METADATA_TIMEOUT)
         self.open_samples[k] = samples
         return samples
 

@@ -823,7 +823,7 @@ class Dataset(BaseDataset[T_co]):
         """Return the key, the field sizes and the index metadata of a sample."""
         sample: Sample = self._get(i)
         sizes = {}
-        for field in sample:
+        for field in filter(sample._is_stored, sample):
             shard, member = sample.place(field)
             sizes[field] = shard.extent_of(member)[1]
         return sample.key, sizes, sample.infos()

@@ -435,6 +435,10 @@ class ImageSample(Sample):
         layout: FieldLayout = self.stored.layout_of(field)
         return layout
 
+    def _is_stored(self, field: str) -> bool:
+        is_stored: bool = self.stored._is_stored(field)
+        return is_stored
+
     def _decode_field(self, field: str) -> Any:
         if field in self.images:
             return self._picture(field)

@@ -315,6 +315,10 @@ class Sample(SampleBase):
         """Return values of fields that the format decodes by rows, by name."""
         return {}
 
+    def _is_stored(self, field: str) -> bool:
+        """Return whether a field that the sample has is bytes in a shard."""
+        return True
+
     def _decode_field(self, field: str) -> Any:
         decoder = self.decoder_of(field)
         return self[field] if decoder is None else self._decode_with(decoder, field)

@@ -38,7 +38,7 @@ from functools import partial
 from fastshard._core.table.extents import find_names
 from fastshard._util.options import near_fields, near_names
 from fastshard.errors import (
-    ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
+    ClosedError, FastshardError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )
 
 cdef enum:
@@ -725,9 +725,15 @@ cdef class ColumnSamples(SamplesBase):
         Dataset with the attributes ``path``, for error messages, and ``closed``.
     has_metadata : bool
         The infos in `names` are the samples' metadata.
+
+    Attributes
+    ----------
+    metadata : SampleValues or None
+        Values of metadata columns, which samples have beside their fields.
     """
 
     cdef readonly list columns     # of Rows
+    cdef public object metadata
     cdef dict by_field
     cdef readonly ExtentTable names
     cdef readonly object owner
@@ -750,12 +756,21 @@ cdef class ColumnSamples(SamplesBase):
         return list(self.by_field)
 
     def having(self, tuple fields not None):
-        """Return a byte per sample: 1 if it has all these fields, else 0."""
+        """Return a byte per sample: 1 if it has all these fields, else 0.
+
+        A metadata column is one of them where it is not NULL.
+        """
         cdef Py_ssize_t i
         cdef Rows rows
         found = bytearray(b"\1") * self.names.columns.count
         for field in fields:
             rows = self.by_field.get(field)
+            values = self.values_of(field)
+            if values is not None:
+                for i in range(<Py_ssize_t> self.names.columns.count):
+                    if values[i] is None:
+                        found[i] = 0
+                continue
             for i in range(<Py_ssize_t> self.names.columns.count):
                 if rows is None or not rows.has(i):
                     found[i] = 0
@@ -837,11 +852,39 @@ cdef class ColumnSamples(SamplesBase):
 
     cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
         cdef Rows rows = self.by_field.get(field)
-        return i if rows is not None and rows.has(i) else -1
+        if rows is not None:
+            return i if rows.has(i) else -1
+        values = self.values_of(field)
+        return i if values is not None and values[i] is not None else -1
 
     cdef Shard holder(self, Py_ssize_t i, object field):
-        cdef Rows rows = self.by_field[field]
+        cdef Rows rows = self.by_field.get(field)
+        if rows is None:
+            raise FastshardError(
+                f"{field!r} is a metadata column of {self.owner.path}: its values are "
+                f"in the index, not in a shard; sample[{field!r}] returns one"
+            )
         return rows.shard_of(i)
+
+    cdef list visible_members(self, SampleBase sample):
+        cdef Py_ssize_t i = sample.position
+        cdef Rows rows
+        fields = self.by_field if sample.only is None else sample.only
+        found = []
+        for field in fields:
+            rows = self.by_field.get(field)
+            if rows is not None and rows.has(i):
+                found.append((rows.shard_of(i), i))
+        return found
+
+    def values_of(self, field):
+        """Return the values of a metadata column by position: an array or a list.
+
+        None if there is no such column, or if a field has its name.
+        """
+        if self.metadata is None or field in self.by_field:
+            return None
+        return self.metadata.load(self, field)
 
     cdef bint is_resident(self, SampleBase sample) except -1:
         cdef Rows rows

@@ -396,7 +396,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
     def columns(
         self,
         ids: SampleKeys,
-        fields: str | Iterable[str] | None = None,
+        fields: None = None,
         *,
         ragged: Literal["error", "pad"] = "error",
         fill: Any = None,
@@ -409,7 +409,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error", "list", "pad"],
+        ragged: Literal["error", "list", "pad"] = "error",
         fill: Any = None,
         missing: Any = "error",
         lengths: bool = False,

@@ -42,6 +42,8 @@ def _row(sample: Any, field: str) -> list[str]:
     name = f"<code>{html_text(field)}</code>"
     try:
         kind = kind_of_decoder(sample.decoder_of(field))
+        if not sample._is_stored(field):
+            return [name, html_text(kind), html_text(repr(sample[field])[:MAX_TEXT])]
         with sample.open(field) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
