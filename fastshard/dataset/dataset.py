@@ -726,6 +726,7 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         *fields : str
+            Also metadata columns of a columnar dataset, which other batches lack.
         missing : {"raise", "skip"}, default "raise"
             Handling of samples that lack a field: raise `FieldNotFoundError` on
             access; or leave them out, which searches the names in all shards now.

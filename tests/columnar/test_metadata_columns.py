@@ -12,7 +12,7 @@ from fastshard.errors import (
     FieldNotFoundError,
     SampleNotFoundError,
 )
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 
 pytestmark = not_sanitized  # tests Python code
 
@@ -144,7 +144,7 @@ def test_null_is_a_missing_field(ds):
 
 def test_filters_and_selections_of_a_reader(root):
     with ShardedDatasetReader(root) as reader:
-        few = reader.dataset("label IN (20, 250)").select_fields("x", "label")
+        few = reader.dataset("label IN (20, 250)", fields=["x", "label"])
         assert [batch["label"].tolist() for batch in few.batches(4)] == [[20, 250]]
         many = reader.dataset("label >= ?", (50,)).select_fields("label", "x")
         batch = next(iter(many.shuffle(seed=1).loader(COUNT)))
@@ -202,6 +202,7 @@ def test_values_follow_their_samples(tmp_path):
             gone[0]["label"]
 
 
+@slow  # imports torch
 def test_torch_workers_have_the_columns(ds):
     torch = pytest.importorskip("torch")
     chosen = ds.select_fields(*NAMES).shuffle(seed=5)

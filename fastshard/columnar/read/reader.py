@@ -706,7 +706,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         params : sequence or mapping
             Values for the placeholders of `where`.
         fields : str or iterable of str, optional
-            Fields of the samples; by default all. As of `Dataset.select_fields`.
+            Fields of the samples, and metadata columns; by default all fields. As of
+            `Dataset.select_fields`.
         timeout : float, optional
             Seconds that the query may take; None: no limit.
 
@@ -743,7 +744,10 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         from fastshard.dataset.dataset import Dataset
 
         lookup = self._current()
-        names = None if fields is None else self._snapshot.resolve_fields(fields)
+        names = None
+        if fields is not None:
+            names = [fields] if isinstance(fields, str) else list(fields)
+            lookup.metadata.split(names)  # raises
         ids = None
         if where is not None:
             ids = self.query_ids(where, params, timeout=timeout)

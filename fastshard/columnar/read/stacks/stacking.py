@@ -239,19 +239,27 @@ class FieldStack:
         if self._stacking.ragged != "pad":
             return arrays
         field, first = self._rows.field, arrays[0]
+        dtype, axes = first.dtype, first.ndim
         for k, each in enumerate(arrays):
-            if each.dtype != first.dtype or each.ndim != first.ndim:
+            found = each.dtype  # of most the same object
+            if (found is not dtype and found != dtype) or each.ndim != axes:
                 raise self._unpaddable(0, k, arrays, order)
         if first.ndim >= MAX_AXES:
             raise RaggedError(
                 f"field {field!r} has {first.ndim} axes, and a stack would have more "
                 f'than NumPy allows; ragged="list" returns a list of arrays'
             )
-        shape = tuple(_shapes_of(arrays).max(axis=0).tolist())
+        shape: tuple[int, ...]
+        if axes == 1:
+            shape = (max(map(len, arrays)),)
+        else:
+            shape = tuple(_shapes_of(arrays).max(axis=0).tolist())
         nbytes = first.itemsize
         for length in shape:
             nbytes *= length
-        if nbytes > max(FREE_BYTES, MAX_GROWTH * max(each.nbytes for each in arrays)):
+        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * max(
+            each.nbytes for each in arrays
+        ):
             raise RaggedError(
                 f"field {field!r} padded to {shape} would take {nbytes:,} bytes a "
                 'sample; ragged="list" returns a list of arrays'
