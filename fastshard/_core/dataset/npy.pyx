@@ -860,31 +860,35 @@ cdef inline bint has_array_layout(
 ) noexcept:
     """Return whether an array is C-contiguous and surely has this type and shape."""
     cdef cnp.ndarray given
+    cdef int axis
     if layout.dtype is NULL or not cnp.PyArray_CheckExact(array):
         return False
     given = <cnp.ndarray> array
-    return (
-        <PyObject *> cnp.PyArray_DESCR(given) is layout.dtype
-        and cnp.PyArray_NDIM(given) == layout.dimensions
-        and cnp.PyArray_IS_C_CONTIGUOUS(given)
-        and memcmp(
-            cnp.PyArray_DIMS(given), layout.lengths,
-            layout.dimensions * sizeof(cnp.npy_intp),
-        ) == 0
-    )
+    if (
+        <PyObject *> cnp.PyArray_DESCR(given) is not layout.dtype
+        or cnp.PyArray_NDIM(given) != layout.dimensions
+        or not cnp.PyArray_IS_C_CONTIGUOUS(given)
+    ):
+        return False
+    for axis in range(layout.dimensions):
+        if cnp.PyArray_DIM(given, axis) != layout.lengths[axis]:
+            return False
+    return True
 
 
 cdef object note_array_layout(array_layout_t *layout, cnp.ndarray array):
-    """Remember an array's type and shape; return the type, which must be kept alive."""
+    """Remember an array's type and shape; return the type, which must be kept alive.
+
+    Types with fields are not remembered: the names of their fields can be assigned.
+    """
     cdef object dtype = <object> cnp.PyArray_DESCR(array)
+    cdef int axis
     layout.dtype = NULL
-    if cnp.PyArray_NDIM(array) <= ROW_DIMENSIONS:
+    if cnp.PyArray_NDIM(array) <= ROW_DIMENSIONS and dtype.names is None:
         layout.dtype = <PyObject *> dtype
         layout.dimensions = cnp.PyArray_NDIM(array)
-        memcpy(
-            layout.lengths, cnp.PyArray_DIMS(array),
-            layout.dimensions * sizeof(cnp.npy_intp),
-        )
+        for axis in range(layout.dimensions):
+            layout.lengths[axis] = cnp.PyArray_DIM(array, axis)
     return dtype
 
 

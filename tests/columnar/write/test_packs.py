@@ -225,3 +225,16 @@ def test_an_open_reader_sees_packs_taken_apart(root):
             compact(root, pack=pack)
             reader.refresh()
             assert_same_array(reader.get_sample("2")[0]["a"], arrays[2])
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_names_of_fields_may_be_assigned_between_samples(tmp_path, pack):
+    dtype = np.dtype([("a", "i4"), ("b", "i4")])
+    with ShardedDatasetWriter(tmp_path, pack=pack) as writer:
+        writer.add_field("pair")
+        writer.add_sample({"pair": np.zeros(2, dtype)})
+        dtype.names = ("x", "y")
+        writer.add_sample({"pair": np.zeros(2, dtype)})
+    with ShardedDatasetReader(tmp_path) as reader:
+        names = [reader[i]["pair"].dtype.names for i in range(2)]
+    assert names == [("a", "b"), ("x", "y")]
