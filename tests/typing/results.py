@@ -247,10 +247,9 @@ with ShardedDatasetReader("columnar/") as reader:
     assert_type(metadata, dict[str, Any])
     assert_type(reader.get_many(["a"])[0][0]["x"], NDArray[Any])
     assert_type(reader.columns(["a"])["x"], NDArray[Any])
-    assert_type(reader.columns(np.arange(3), "x")["x"], NDArray[Any])
-    assert_type(
-        reader.columns([0, 1], ragged="list")["x"], NDArray[Any] | list[NDArray[Any]]
-    )
+    # A named field may be a metadata column, and its text is a list.
+    assert_type(reader.columns(np.arange(3), "x"), dict[str, Any])
+    assert_type(reader.columns([0, 1], ragged="list"), dict[str, Any])
     assert_type(next(reader.scan("x", batch_size=2)), dict[str, Any])
     assert_type(reader.query_ids("x_offset IS NOT NULL"), list[str])
     assert_type(reader.query(columns=["id"]), list[dict[str, Any]])

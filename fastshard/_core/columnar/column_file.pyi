@@ -11,6 +11,9 @@ from fastshard.errors import FormatError
 _Scan: TypeAlias = Callable[[str], tuple[ExtentTable, FormatError | None]]
 
 @final
+class UnmappedFile: ...
+
+@final
 class ColumnFile:
     @property
     def source(self) -> Source: ...

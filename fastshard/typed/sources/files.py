@@ -15,7 +15,7 @@ from fastshard.dataset.paths.listing import Location
 from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.retry import Deadline, Meter, ReadCancelledError
-from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
+from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url, redact
 from fastshard.typed.sources.protocol import DataSource
 
@@ -145,6 +145,10 @@ class FileClient:
         for offset, view in parts:
             self._read_into(url, offset, view, expected)
         self.meter.record_transfer(end - start, time.monotonic() - begun)
+
+    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
+        """Return False: files are read by threads."""
+        return False
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the size and at most the first `size` bytes of a file."""
