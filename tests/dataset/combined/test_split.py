@@ -57,12 +57,12 @@ def test_the_head_opens_no_later_shard_and_leaves_no_thread(tmp_path):
     (tmp_path / "2.tar").write_bytes(b"no tar" * 1000)
     ds = fastshard.open(tmp_path, index="none")
     before = threading.active_count()
-    tasks = len(list(ds_tasks()))
+    tasks = set(ds_tasks())
     assert numbers(ds.head(5)) == [0, 1, 2, 3, 4]
     assert numbers(ds.head(0)) == []
     assert not ds._set.is_counted()
     assert threading.active_count() == before
-    assert len(list(ds_tasks())) == tasks
+    assert not set(ds_tasks()) - tasks
     with pytest.raises(FormatError):
         ds.head(7)
     with pytest.raises(FormatError):
