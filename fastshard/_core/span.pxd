@@ -1,7 +1,7 @@
 """Spans of borrowed memory: all pointer arithmetic on bytes of files is done here."""
 
 from libc.stdint cimport uint8_t
-from libc.string cimport memchr
+from libc.string cimport memchr, memcmp
 
 
 cdef struct span_t:                # borrowed: the caller keeps the memory alive
@@ -15,6 +15,13 @@ cdef inline span_t span_of(const uint8_t *at, size_t size) noexcept nogil:
     span.at = at
     span.left = size
     return span
+
+
+cdef inline bint is_equal(span_t one, span_t other) noexcept nogil:
+    """Compare the bytes of two spans; those of an empty one may be at NULL."""
+    return one.left == other.left and (
+        one.left == 0 or memcmp(one.at, other.at, one.left) == 0
+    )
 
 
 cdef inline const uint8_t *take(span_t *span, size_t n) noexcept nogil:

@@ -228,7 +228,7 @@ class ShardSet(ABC):
 
     @property
     def opens_ahead(self) -> bool:
-        """Whether an iteration opens the shards behind the one that it reads."""
+        """True if an iteration opens the next shards ahead."""
         return not self.is_local and self.reading.prefetch and self.used is None
 
     @property

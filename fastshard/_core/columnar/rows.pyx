@@ -492,7 +492,7 @@ cdef class Rows:
 
     @property
     def has_packs(self):
-        """Whether the array of a sample is in a pack."""
+        """True if the array of a sample is in a pack."""
         return self.cells.pack_count > 0
 
     cdef int add_arrays(

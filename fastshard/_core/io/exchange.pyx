@@ -26,7 +26,7 @@ from fastshard._core.io.socket cimport (
 )
 from fastshard._core.pages cimport fs_exact_now
 from fastshard._core.span cimport (
-    lower_ascii, span_of, span_t, take, take_until,
+    is_equal, lower_ascii, span_of, span_t, take, take_until,
 )
 from fastshard._core.threads cimport (
     fs_atomic_load, fs_atomic_store, fs_generation, fs_lock, fs_lock_free,
@@ -194,12 +194,6 @@ cdef bint is_text(span_t text, const char *lower, size_t size) noexcept nogil:
     return True
 
 
-cdef bint is_same(span_t text, span_t other) noexcept nogil:
-    return text.left == other.left and (
-        text.left == 0 or memcmp(text.at, other.at, text.left) == 0
-    )
-
-
 cdef bint is_name(span_t text) noexcept nogil:
     """Return whether a text may be the name of a header: visible ASCII characters."""
     cdef size_t i
@@ -302,7 +296,7 @@ cdef int check_head(
             if not is_number(value, expected.size):
                 return UNEXPECTED
         elif header == CONTENT_RANGE:
-            if not is_same(value, expected.range):
+            if not is_equal(value, expected.range):
                 return UNEXPECTED
         elif header == ETAG:
             tag = value
@@ -310,7 +304,7 @@ cdef int check_head(
             modified = value
     if head.left != 0 or not seen & CONTENT_LENGTH or not seen & CONTENT_RANGE:
         return UNEXPECTED
-    return DONE if is_same(tag if tag.left else modified, expected.tag) else UNEXPECTED
+    return DONE if is_equal(tag if tag.left else modified, expected.tag) else UNEXPECTED
 
 
 cdef size_t head_length(const uint8_t *head, size_t size, size_t at) noexcept nogil:
@@ -520,7 +514,7 @@ cdef class RangeExchange:
 
     @property
     def keeps(self):
-        """Whether the connection can be used again."""
+        """True if the connection can be used again."""
         return self.state.keeps and self.state.status == DONE
 
     def run(self, int fd, bint is_used, uint64_t until):

@@ -24,7 +24,9 @@ from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_advise_file
 from fastshard._core.io.source cimport LocalFile
-from fastshard._core.span cimport span_of, span_t, take, take_until, text_of
+from fastshard._core.span cimport (
+    is_equal, span_of, span_t, take, take_until, text_of,
+)
 from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, name_at,
     make_table, decode_text,
@@ -1119,11 +1121,7 @@ cdef bint fits_header(span_t name) noexcept nogil:
 
 cdef bint same_name(span_t listed, span_t found) noexcept nogil:
     """Return whether names are equal but for a leading ``./``."""
-    listed = strip_dot_slash(listed)
-    found = strip_dot_slash(found)
-    return listed.left == found.left and (
-        listed.left == 0 or memcmp(listed.at, found.at, listed.left) == 0
-    )
+    return is_equal(strip_dot_slash(listed), strip_dot_slash(found))
 
 
 cdef headers_t headers_before(

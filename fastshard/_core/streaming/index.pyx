@@ -21,7 +21,7 @@ from fastshard._core.parse.json cimport (
     json_skip, json_space, json_string, json_string_t, json_t, json_unescape,
     json_unsigned,
 )
-from fastshard._core.span cimport span_of, span_t, take, take_until
+from fastshard._core.span cimport is_equal, span_of, span_t, take, take_until
 from fastshard._core.table.extents cimport (
     columns_add, columns_free, columns_t, decode_text, name_at, resize,
     resolve_position, slots_find, slots_free, slots_init, slots_t,
@@ -141,12 +141,6 @@ FAULTS = _JSON_FAULTS | {
 
 cdef inline bint same(span_t text, const char *word, size_t size) noexcept nogil:
     return text.left == size and memcmp(text.at, word, size) == 0
-
-
-cdef inline bint equal(span_t one, span_t other) noexcept nogil:
-    return one.left == other.left and (
-        one.left == 0 or memcmp(one.at, other.at, one.left) == 0
-    )
 
 
 cdef int shard_key(span_t key) noexcept nogil:
@@ -372,7 +366,7 @@ cdef bint has_last_schema(const index_t *index, const span_t *values) noexcept n
     if index.schemas.count == 0:
         return False
     for k in range(<size_t> SCHEMA_KEYS):
-        if not equal(values[k], index.last[k]):
+        if not is_equal(values[k], index.last[k]):
             return False
     return True
 

@@ -128,7 +128,7 @@ class Column:
 
     @property
     def is_packed(self) -> bool:
-        """Whether rows of ``samples`` may refer to rows of packs."""
+        """True if rows of ``samples`` may refer to rows of packs."""
         return self.buffer.has_rows
 
     @is_packed.setter
