@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import (
@@ -117,7 +117,8 @@ class RemoteFile:
         if not 0 < size <= MOST_SPAN:
             request = Request(self, offset, size)
             fetch([request])
-            return request.result()
+            data: bytes = request.result()
+            return data
         room, view = allocate_bytes(size)
         if self.is_cached(offset, size) and self.read_cached(offset, view):
             traffic.count_hit()
@@ -139,15 +140,15 @@ class RemoteFile:
         return [request.result() for request in requests]
 
     def request(
-        self, offset: int, size: int, room: tuple[bytes, memoryview] | None = None
+        self, offset: int, size: int, room: tuple[Any, memoryview] | None = None
     ) -> Request:
         """Return a request for bytes, to be sent by `start`.
 
         Parameters
         ----------
         offset, size : int
-        room : (bytes, memoryview), optional
-            The bytes to fill, as of `allocate_bytes`.
+        room : (object, memoryview), optional
+            The memory to fill and its owner, as of `MemoryPool.take`.
         """
         return Request(self, offset, size, room=room)
 

@@ -60,7 +60,7 @@ class Request:
         offset: int,
         size: int,
         into: memoryview | None = None,
-        room: tuple[bytes, memoryview] | None = None,
+        room: tuple[Any, memoryview] | None = None,
     ) -> None:
         self.file = file
         self.offset = offset
@@ -68,7 +68,7 @@ class Request:
         self.reads: Sequence[RangeRead] = ()
         self.error: Exception | None = None
         self.filled = False  # from the cache, or by the calling thread
-        self._room: bytes | None = None
+        self._room: Any = None
         self.view = into
         if room is not None:
             self._room, self.view = room
@@ -106,8 +106,11 @@ class Request:
         for read in self.reads:
             read.wait()
 
-    def result(self) -> bytes:
-        """Wait, and return the bytes or raise the error of the request."""
+    def result(self) -> Any:
+        """Wait, and return the bytes or raise the error of the request.
+
+        The owner of its memory, if it was made with `room`.
+        """
         error = self.wait()
         if error is not None:
             raise error.with_traceback(None)

@@ -1,13 +1,15 @@
 """Scans of small remote samples: blocks, their failures, memory that is used again."""
 
 import gc
+import pickle
 import random
+import sysconfig
 
 import pytest
 
 import fastshard
 from fastshard import RemoteError
-from fastshard._core.io.source import BytesPool
+from fastshard._core.io.source import MemoryPool
 from fastshard.remote.file import RemoteFile
 from support.marks import slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
@@ -121,35 +123,72 @@ def test_kept_samples_and_views_keep_their_bytes(server):
 
 
 def test_a_pool_fills_only_what_nothing_refers_to():
-    pool = BytesPool(1 << 20)
-    data, view = pool.take(20_000)
-    view[:] = bytes(20_000)
-    known = {data: 1}
-    other, _ = pool.take(20_000)
-    assert other is not data
-    assert known[bytes(20_000)] == 1
-    address = id(data)
-    del known, data
-    held, _ = pool.take(20_000)
-    assert id(held) != address  # the view is alive
-    del view
-    again = [pool.take(19_000) for _ in range(4)]
-    (found,) = [pair for pair in again if id(pair[0]) == address]
-    found[1][:] = b"a" * 19_000
-    assert len(found[0]) == 19_000
-    assert {b"a" * 19_000: 2}[found[0]] == 2  # another hash than before
+    pool = MemoryPool(1 << 20)
+    memory, view = pool.take(20_000)
+    view[:] = b"a" * 20_000
+    kept = memoryview(memory)[1:]
+    assert kept.readonly
+    assert bytes(memory) == b"a" * 20_000
+    del memory, view
+    others = [pool.take(20_000) for _ in range(4)]
+    for _, other in others:
+        other[:] = b"b" * 20_000
+    assert kept == b"a" * 19_999
+    del kept, others, other
     for size in (0, 1, 16_384, 1 << 20, 5 << 20):
-        assert len(pool.take(size)[0]) == size
+        memory, view = pool.take(size)
+        assert len(memory) == len(view) == size
+        assert not view.readonly
+
+
+def test_a_view_to_fill_keeps_the_memory():
+    """A connection may still write after the request was dropped."""
+    pool = MemoryPool(1 << 20)
+    view = pool.take(20_000)[1]
+    other = pool.take(20_000)[1]
+    other[:] = b"b" * 20_000
+    view[:] = b"a" * 20_000
+    assert other == b"b" * 20_000
+
+
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="no pool without the GIL"
+)
+def test_memory_of_a_pool_is_used_again():
+    pool = MemoryPool(1 << 20)
+    memory, view = pool.take(20_000)
+    view[:] = b"a" * 20_000
+    del memory, view
+    memory, view = pool.take(19_000)
+    assert bytes(view) == b"a" * 19_000
+    assert len(memory) == 19_000
+
+
+def test_memory_of_a_pool_outlives_it():
+    pool = MemoryPool(1 << 20)
+    memory, view = pool.take(20_000)
+    view[:] = b"a" * 20_000
+    del pool, view
+    gc.collect()
+    assert bytes(memory) == b"a" * 20_000
+    with pytest.raises(TypeError, match="does not pickle"):
+        pickle.dumps(memory)
 
 
 def test_a_pool_keeps_no_more_than_its_limit():
-    pool = BytesPool(200_000)
-    for size in range(20_000, 190_000, 7_000):
-        pool.take(size)
-    gc.collect()
-    data, view = pool.take(150_000)
-    view[:] = bytes(150_000)
-    assert not any(data)
+    """Random sizes, many more than the pool keeps: each buffer has its own memory."""
+    pool = MemoryPool(200_000)
+    rng = random.Random(3)
+    held = []
+    for i in range(2_000):
+        size = rng.randrange(16_384, 190_000)
+        memory, view = pool.take(size)
+        view[:8] = view[-8:] = i.to_bytes(8, "little")
+        held.append((i, memory))
+        if len(held) > 6:
+            number, memory = held.pop(rng.randrange(len(held)))
+            ends = memoryview(memory)
+            assert ends[:8] == ends[-8:] == number.to_bytes(8, "little")
 
 
 @pytest.mark.parametrize(

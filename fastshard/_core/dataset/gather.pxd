@@ -28,7 +28,7 @@ cdef class Pieces:
     cdef Shard last                # the last shard
     cdef Source source             # its source
     cdef RemoteSource remote       # the same if it is remote, else None
-    cdef list staged               # bytes that pieces point into
+    cdef list staged               # owners of what pieces point into
     cdef dict errors               # of remote or mismatched pieces, by index
     cdef size_t unstaged           # remote pieces to read
     cdef uint64_t limit            # bytes to touch between releases; 0: none

@@ -264,14 +264,14 @@ cdef class Pieces:
 
     cdef int use_staged(self, piece_t *piece) except -1:
         """Point a remote piece at staged bytes, or count it as unstaged."""
-        cdef uint64_t start
-        cdef bytes data = self.remote.find_staged(piece.offset, piece.size, &start)
+        cdef uint8_t *at
+        cdef object data = self.remote.find_staged(piece.offset, piece.size, &at)
         if data is None:
             self.unstaged += 1
             return 0
         self.staged.append(data)
-        piece.base = <uint8_t *> PyBytes_AS_STRING(data)
-        piece.offset = start
+        piece.base = at
+        piece.offset = 0
         return 0
 
     cdef int read_remote(self) except -1:

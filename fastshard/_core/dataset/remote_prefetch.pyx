@@ -10,8 +10,8 @@ failure the items of a block are requested each for itself.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SamplesBase, Shard, members_of_fields,
@@ -19,13 +19,14 @@ from fastshard._core.dataset.shard cimport (
 from fastshard._core.dataset.streams cimport (
     IteratorBase, ItemStream, MemberStream, SampleStream, strip_traceback,
 )
-from fastshard._core.io.source cimport RemoteSource, Source
+from fastshard._core.io.source cimport (
+    MemoryPool, RemoteSource, ReusedMemory, Source, staged_span,
+)
 from fastshard._core.pages cimport fs_exact_now
 from fastshard._core.platform cimport fs_load32
 from fastshard._core.table.grouping cimport groups_t, members_range
 
 from fastshard._core.dataset.shard import stage_bytes
-from fastshard._core.io.source import BytesPool
 from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
@@ -78,7 +79,7 @@ cdef class ItemBlock:
     cdef uint64_t start            # offsets in the shard
     cdef uint64_t end
     cdef object request            # None: not requested yet
-    cdef bytes data                # None: not received yet
+    cdef object data               # bytes or ReusedMemory; None: not received yet
     cdef Py_ssize_t next           # index of the next item to return
 
 
@@ -103,7 +104,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef bint was_idle             # all requests had been received
     cdef uint64_t idle_bytes       # requested since then
     cdef uint64_t idle_wait_ns     # waited since then
-    cdef object pool               # memory for requests
+    cdef MemoryPool pool           # memory for requests
     cdef ItemBlock current         # block that items are returned from, or None
     cdef ItemBlock block           # block that is not queued yet, or None
     cdef uint64_t block_bytes      # of a block
@@ -117,7 +118,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         self.block_bytes = min(<uint64_t> MAX_BLOCK, self.window_bytes // 4)
         self.ahead_bytes = min(self.window_bytes, <uint64_t> FIRST_AHEAD)
         self.least_ahead = self.ahead_bytes
-        self.pool = BytesPool(self.window_bytes + self.window_bytes // 4)
+        self.pool = MemoryPool(self.window_bytes + self.window_bytes // 4)
         self.unsent = []
 
     def __del__(self):
@@ -200,7 +201,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         """
         try:
             if block.data is None:
-                block.data = <bytes?> block.request.result()
+                block.data = block.request.result()
             if block.samples is not None:
                 block.staged = stage_block(block)
         except (FastshardError, OSError):
@@ -604,6 +605,8 @@ cdef SamplesBase stage_block(ItemBlock block):
 cdef object view_of(ItemBlock block, Py_ssize_t member):
     """Return a view of a copy of a member's bytes."""
     cdef uint64_t offset, size
+    cdef uint8_t *at
+    staged_span(block.data, &at)
     block.shard.extent(block.shard.open_source(), member, &offset, &size)
     if offset < block.start or offset > block.end or size > block.end - offset:
         raise FormatError(
@@ -612,7 +615,7 @@ cdef object view_of(ItemBlock block, Py_ssize_t member):
         )
     return memoryview(
         PyBytes_FromStringAndSize(
-            PyBytes_AS_STRING(block.data) + (offset - block.start), size
+            <const char *> at + (offset - block.start), size
         )
     )
 
@@ -661,21 +664,26 @@ cdef dict collect(RequestedItem requested, Shard shard):
         requested.offsets, requested.members, requested.requests, strict=True
     ):
         try:
-            staged[offset] = data if isinstance(data, bytes) else data.result()
+            staged[offset] = data if is_data(data) else data.result()
         except (FastshardError, OSError) as error:
             raise shard.annotate(error, member) from None
     return staged
 
 
+cdef bint is_data(object data) noexcept:
+    """Return whether it is bytes that were prefetched, and not a request."""
+    return isinstance(data, (bytes, ReusedMemory))
+
+
 cdef list list_requests(RequestedItem requested):
-    return [data for data in requested.requests if not isinstance(data, bytes)]
+    return [data for data in requested.requests if not is_data(data)]
 
 
 cdef list renew_failed(RequestedItem requested):
     """Replace failed requests by new, unsent ones; return the new ones."""
     cdef list renewed = []
     for i, data in enumerate(requested.requests):
-        if not isinstance(data, bytes) and data.has_failed():
+        if not is_data(data) and data.has_failed():
             requested.requests[i] = data.file.request(data.offset, data.size)
             renewed.append(requested.requests[i])
     return renewed

@@ -120,9 +120,36 @@ cdef class PreadSource(Source):
 
 cdef class RemoteSource(Source):
     cdef readonly object file      # a RemoteFile, which requests ranges
-    cdef dict staged               # prefetched bytes by offset, or None
-    cdef bytes get_staged(self, uint64_t offset, uint64_t size)
-    cdef bytes find_staged(self, uint64_t offset, uint64_t size, uint64_t *start)
+    cdef dict staged               # prefetched bytes or ReusedMemory by offset, or None
+    cdef object get_staged(self, uint64_t offset, uint64_t size)
+    cdef bytes request_now(self, uint64_t offset, uint64_t size)
+    cdef object find_staged(self, uint64_t offset, uint64_t size, uint8_t **at)
+
+
+cdef class ReusedMemory:
+    cdef uint8_t *at
+    cdef Py_ssize_t nbytes
+    cdef Py_ssize_t capacity
+    cdef MemoryPool pool           # gets the memory back, or None
+
+
+cdef struct free_t:
+    void *at
+    Py_ssize_t capacity
+
+
+cdef class MemoryPool:
+    cdef free_t *free_blocks       # the last one was given back last
+    cdef Py_ssize_t count
+    cdef uint64_t limit            # bytes
+    cdef uint64_t used             # bytes in use
+    cdef uint64_t spare            # bytes of the free blocks
+    cdef void *find_block(self, Py_ssize_t needed, Py_ssize_t *capacity) noexcept
+    cdef void give_back(self, void *at, Py_ssize_t capacity) noexcept
+    cdef void shrink(self) noexcept
+
+
+cdef int64_t staged_span(object data, uint8_t **at) except -1
 
 
 cdef Source local_source(

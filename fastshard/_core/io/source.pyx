@@ -33,10 +33,11 @@ from cpython.bytes cimport (
 )
 from cpython.dict cimport PyDict_Next
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from fastshard._core.io.page_ring cimport (
     MappedChunks, PageRing, chunks_of, open_same_file,
@@ -53,7 +54,6 @@ from fastshard._core.platform cimport (
 
 import os
 import stat
-from collections import deque
 
 from fastshard.errors import FormatError
 
@@ -1075,7 +1075,7 @@ cdef class RemoteSource(Source):
     Parameters
     ----------
     file : RemoteFile
-    staged : dict of int to bytes, optional
+    staged : dict of int to bytes or ReusedMemory, optional
         Prefetched extents by offset.
     """
 
@@ -1088,37 +1088,41 @@ cdef class RemoteSource(Source):
     cdef bint is_remote(self) noexcept:
         return True
 
-    cdef bytes get_staged(self, uint64_t offset, uint64_t size):
-        """Return the bytes of an extent that were prefetched, or None."""
-        cdef uint64_t start
-        cdef bytes data = self.find_staged(offset, size, &start)
-        if data is None or <uint64_t> PyBytes_GET_SIZE(data) == size:
+    cdef object get_staged(self, uint64_t offset, uint64_t size):
+        """Return an extent that was prefetched, as bytes or ReusedMemory, or None."""
+        cdef uint8_t *at
+        cdef uint8_t *whole
+        cdef object data = self.find_staged(offset, size, &at)
+        if data is None or size == 0 or (
+            <uint64_t> staged_span(data, &whole) == size
+        ):
             return data
-        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, size)
+        return PyBytes_FromStringAndSize(<const char *> at, size)
 
-    cdef bytes find_staged(self, uint64_t offset, uint64_t size, uint64_t *start):
-        """Return prefetched bytes that hold an extent, or None; set its start there.
+    cdef object find_staged(self, uint64_t offset, uint64_t size, uint8_t **at):
+        """Return what holds a prefetched extent, or None; set the extent's address.
 
         A sample has one prefetched extent a member, or one for its row, which holds
         the fields, or one for a block of samples.
         """
         cdef PyObject *key
         cdef PyObject *data
-        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t position = 0
         cdef uint64_t first, nbytes
-        start[0] = 0
+        cdef uint8_t *whole
         if size == 0:
+            at[0] = <uint8_t *> PyBytes_AS_STRING(b"")
             return b""
         if self.staged is None:
             return None
-        while PyDict_Next(self.staged, &at, &key, &data):
+        while PyDict_Next(self.staged, &position, &key, &data):
             first = <object> key
-            nbytes = PyBytes_GET_SIZE(<bytes?> <object> data)
+            nbytes = <uint64_t> staged_span(<object> data, &whole)
             if first <= offset and offset - first <= nbytes and (
                 size <= nbytes - (offset - first)
             ):
-                start[0] = offset - first
-                return <bytes> <object> data
+                at[0] = whole + (offset - first)
+                return <object> data
         return None
 
     def has_staged(self, uint64_t offset, uint64_t size):
@@ -1126,8 +1130,10 @@ cdef class RemoteSource(Source):
         return self.get_staged(offset, size) is not None
 
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
-        cdef object data = self.read(offset, size)
-        at[0] = <uint8_t *> PyBytes_AS_STRING(data)
+        cdef object data = self.get_staged(offset, size)
+        if data is None:
+            data = self.request_now(offset, size)
+        staged_span(data, at)
         return data
 
     cpdef object read(self, uint64_t offset, uint64_t size):
@@ -1138,31 +1144,55 @@ cdef class RemoteSource(Source):
         RemoteError
             The range cannot be read.
         """
-        cdef bytes data = self.get_staged(offset, size)
+        cdef object data = self.get_staged(offset, size)
         if data is None:
-            data = <bytes?> self.file.read(offset, size)
-            if <uint64_t> PyBytes_GET_SIZE(data) != size:
-                raise ValueError(
-                    f"{self.path} returned {len(data):,} bytes, not {size:,}"
-                )
+            return self.request_now(offset, size)
+        return data if type(data) is bytes else bytes(data)
+
+    cdef bytes request_now(self, uint64_t offset, uint64_t size):
+        """Return bytes that were not prefetched."""
+        cdef bytes data = <bytes?> self.file.read(offset, size)
+        if <uint64_t> PyBytes_GET_SIZE(data) != size:
+            raise ValueError(f"{self.path} returned {len(data):,} bytes, not {size:,}")
         return data
 
 
-cdef enum:                         # of a BytesPool
+cdef int64_t staged_span(object data, uint8_t **at) except -1:
+    """Set the address of prefetched bytes; return their number."""
+    if type(data) is ReusedMemory:
+        at[0] = (<ReusedMemory> data).at
+        return (<ReusedMemory> data).nbytes
+    at[0] = <uint8_t *> PyBytes_AS_STRING(<bytes?> data)
+    return PyBytes_GET_SIZE(<bytes> data)
+
+
+cdef enum:                         # of a MemoryPool
+    MIN_POOLED = 16 << 10          # bytes of a block
     PAGE = 4096                    # bytes; capacities are whole pages
-    MIN_POOLED = 16 << 10          # bytes of an object
-    PROBED = 4                     # objects tried before another one is made
+    MAX_FREE = 1024                # blocks
+    MAX_PROBED = 64                # blocks tried before another one is made
 
 
 @cython.final
-cdef class WritableBytes:
-    """Writable exporter of a bytes object that is not filled yet."""
+@cython.no_gc
+cdef class Destination:
+    """Writable exporter of memory that is not filled yet."""
 
-    cdef bytes data
+    cdef object owner              # keeps the memory
+    cdef uint8_t *at
+    cdef Py_ssize_t nbytes
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        cdef char *at = PyBytes_AS_STRING(self.data)
-        PyBuffer_FillInfo(view, self, at, PyBytes_GET_SIZE(self.data), 0, flags)
+        PyBuffer_FillInfo(view, self, self.at, self.nbytes, 0, flags)
+
+
+cdef object writable_view(object owner, uint8_t *at, Py_ssize_t nbytes):
+    """Return the writable memoryview of memory that `owner` keeps."""
+    cdef Destination destination = Destination.__new__(Destination)
+    destination.owner = owner
+    destination.at = at
+    destination.nbytes = nbytes
+    return PyMemoryView_FromObject(destination)
 
 
 def allocate_bytes(uint64_t size):
@@ -1170,83 +1200,128 @@ def allocate_bytes(uint64_t size):
 
     The bytes must not be used before they are filled.
     """
-    cdef WritableBytes writable = WritableBytes.__new__(WritableBytes)
-    writable.data = PyBytes_FromStringAndSize(NULL, size)
-    return writable.data, memoryview(writable)
-
-
-cdef extern from "bytes.h":
-    void fs_renew_bytes(object data, Py_ssize_t size)
-
-cdef extern from *:
-    bint IS_FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    return data, writable_view(data, <uint8_t *> PyBytes_AS_STRING(data), size)
 
 
 @cython.final
-cdef class BytesPool:
-    """Bytes objects that are filled again once nothing refers to them.
+@cython.no_gc
+cdef class ReusedMemory:
+    """Read-only buffer whose memory goes back to a `MemoryPool` with the last reference.
 
-    New memory costs page faults, which take longer than the copy from a socket. An
-    object is taken again only if the pool alone refers to it, so that views and
-    threads keep theirs.
+    A memoryview refers to it, so that views keep their bytes.
+    """
+
+    def __reduce__(self):
+        raise TypeError("a ReusedMemory does not pickle")
+
+    def __len__(self):
+        return self.nbytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.at, self.nbytes, 1, flags)
+
+    def __dealloc__(self):
+        if self.pool is not None:
+            self.pool.give_back(self.at, self.capacity)
+        else:
+            PyMem_RawFree(self.at)
+
+
+@cython.final
+@cython.no_gc
+cdef class MemoryPool:
+    """Memory of buffers that is filled again once nothing refers to them.
+
+    New memory costs page faults, which take longer than the copy from a socket.
 
     Parameters
     ----------
     limit : int
-        Maximum of bytes that the pool keeps alive, but for one object.
+        Maximum of bytes in use and free, beyond which no free memory is kept.
     """
 
-    cdef dict rooms                # deques of bytes by capacity, oldest first
-    cdef uint64_t limit
-    cdef uint64_t held             # bytes
-
     def __cinit__(self, uint64_t limit):
-        self.rooms = {}
         self.limit = limit
+        self.free_blocks = <free_t *> PyMem_RawMalloc(MAX_FREE * sizeof(free_t))
+        if self.free_blocks == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            PyMem_RawFree(self.free_blocks[i].at)
+        PyMem_RawFree(self.free_blocks)
 
     def __reduce__(self):
-        raise TypeError("a BytesPool does not pickle")
+        raise TypeError("a MemoryPool does not pickle")
 
     def take(self, uint64_t size):
-        """Return a bytes object and the memoryview to fill it, as `allocate_bytes`."""
-        cdef WritableBytes writable
-        cdef uint64_t capacity = (size // PAGE + 1) * PAGE
-        if size < MIN_POOLED or capacity > self.limit or IS_FREE_THREADED:
-            return allocate_bytes(size)
-        rooms = self.rooms.get(capacity)
-        if rooms is None:
-            rooms = self.rooms[capacity] = deque()
-        writable = WritableBytes.__new__(WritableBytes)
-        for _ in range(min(len(rooms), PROBED)):
-            writable.data = rooms.popleft()
-            rooms.append(writable.data)
-            if Py_REFCNT(<PyObject *> writable.data) == 2:
-                break
-            writable.data = None
-        if writable.data is None:
-            writable.data = PyBytes_FromStringAndSize(NULL, capacity)
-            rooms.append(writable.data)
-            self.held += capacity
-            self.shrink(capacity)
-        fs_renew_bytes(writable.data, size)
-        return writable.data, memoryview(writable)
+        """Return a buffer and the writable memoryview to fill it through.
 
-    cdef int shrink(self, uint64_t newest) except -1:
-        """Let go of objects beyond the limit, but for the one of the newest size."""
-        cdef uint64_t capacity
-        while self.held > self.limit:
-            capacity = next(iter(self.rooms))
-            rooms = self.rooms.pop(capacity)
-            if capacity == newest and len(rooms) == 1:
-                self.rooms[capacity] = rooms
-                if len(self.rooms) == 1:
-                    return 0
-                continue
-            rooms.popleft()
-            self.held -= capacity
-            if rooms:
-                self.rooms[capacity] = rooms
-        return 0
+        The buffer must not be used before it is filled. Small ones are bytes.
+        """
+        cdef ReusedMemory memory
+        cdef Py_ssize_t needed, capacity
+        if size < MIN_POOLED or size > self.limit:
+            return allocate_bytes(size)
+        needed = capacity = (<Py_ssize_t> size + PAGE - 1) // PAGE * PAGE
+        memory = ReusedMemory.__new__(ReusedMemory)
+        memory.nbytes = size
+        memory.at = <uint8_t *> self.find_block(needed, &capacity)
+        if memory.at == NULL:
+            memory.at = <uint8_t *> PyMem_RawMalloc(needed)
+            if memory.at == NULL:
+                raise MemoryError
+        if not FREE_THREADED:      # there, a block could be given back meanwhile
+            memory.capacity = capacity
+            memory.pool = self
+            self.used += capacity
+            self.shrink()
+        return memory, writable_view(memory, memory.at, size)
+
+    cdef void *find_block(self, Py_ssize_t needed, Py_ssize_t *capacity) noexcept:
+        """Remove and return a free block that fits, or NULL; set its capacity."""
+        cdef Py_ssize_t i, k
+        cdef void *at
+        for k in range(1, min(self.count, <Py_ssize_t> MAX_PROBED) + 1):
+            i = self.count - k
+            capacity[0] = self.free_blocks[i].capacity
+            if needed <= capacity[0] <= needed + needed // 4:
+                at = self.free_blocks[i].at
+                self.spare -= capacity[0]
+                self.count -= 1
+                memmove(
+                    self.free_blocks + i, self.free_blocks + i + 1,
+                    (self.count - i) * sizeof(free_t),
+                )
+                return at
+        capacity[0] = needed
+        return NULL
+
+    cdef void give_back(self, void *at, Py_ssize_t capacity) noexcept:
+        self.used -= capacity
+        if self.count == MAX_FREE:
+            PyMem_RawFree(at)
+            return
+        self.free_blocks[self.count].at = at
+        self.free_blocks[self.count].capacity = capacity
+        self.count += 1
+        self.spare += capacity
+        self.shrink()
+
+    cdef void shrink(self) noexcept:
+        """Free blocks beyond the limit, those that were used longest ago first."""
+        cdef Py_ssize_t freed = 0
+        while freed < self.count and self.used + self.spare > self.limit:
+            self.spare -= self.free_blocks[freed].capacity
+            PyMem_RawFree(self.free_blocks[freed].at)
+            freed += 1
+        if freed > 0:
+            self.count -= freed
+            memmove(
+                self.free_blocks, self.free_blocks + freed, self.count * sizeof(free_t)
+            )
 
 
 cdef Source local_source(
