@@ -38,6 +38,7 @@ COUNTS = {LARGE: max(int(4000 * SCALE), 100), SMALL: max(int(40_000 * SCALE), 40
 SHARDS = 4
 MANY = 100  # shards without an index
 MEMBERS = 20  # of each of these
+CHECKOUT = os.environ.get("FASTSHARD_2949317")  # of that version, built in place
 
 pytestmark = [
     pytest.mark.skipif(nginx() is None, reason="needs nginx"),
@@ -68,6 +69,8 @@ def server(
             path = site / str(size) / f"{k}.tar"
             write(path, "ustar", count // SHARDS, size)
         fastshard.build_index(site / str(size))
+        if CHECKOUT is not None:
+            index_by_2949317(site / str(size), site / f"{size}-2949317", CHECKOUT)
     (site / "many").mkdir()
     for k in range(MANY):
         write(site / f"many/{k:02}.tar", "ustar", MEMBERS, SMALL)
@@ -76,6 +79,20 @@ def server(
     shutil.rmtree(site)
 
 
+def index_by_2949317(folder: Path, copy: Path, checkout: str) -> None:
+    """Link shards to another folder, with indexes that version 2949317 reads."""
+    copy.mkdir()
+    for path in folder.glob("*.tar"):
+        os.link(path, copy / path.name)
+    subprocess.run([sys.executable, "-c", INDEXER, checkout, str(copy)], check=True)
+
+
+INDEXER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import fastshard
+fastshard.build_index(sys.argv[2])
+"""
 WORKER = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
@@ -90,10 +107,9 @@ for line in sys.stdin:
 @functools.cache
 def version_2949317() -> subprocess.Popen[str]:
     """Return a process that scans the sources it is sent with version 2949317."""
-    checkout = os.environ.get("FASTSHARD_2949317")
-    if checkout is None:
+    if CHECKOUT is None:
         pytest.skip("needs FASTSHARD_2949317, a checkout of this version")
-    command = [sys.executable, "-c", WORKER, checkout]
+    command = [sys.executable, "-c", WORKER, CHECKOUT]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -133,7 +149,8 @@ def bench_scan_on_two_cores(
     benchmark: Any, server: Server, read: Any, turn: int, size: int
 ) -> None:
     benchmark.group = f"members of {size >> 10} KB in order, nginx on the same 2 cores"
-    source = server.url(f"{size}/{{0..{SHARDS - 1}}}.tar")
+    folder = f"{size}-2949317" if read is scan_with_2949317 else str(size)
+    source = server.url(f"{folder}/{{0..{SHARDS - 1}}}.tar")
     members = COUNTS[size] // SHARDS * SHARDS
     assert read(source) >= members * size  # curl's sum has the headers
     if read is not readers.curl_scan:
