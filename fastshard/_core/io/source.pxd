@@ -120,7 +120,7 @@ cdef class PreadSource(Source):
 
 cdef class RemoteSource(Source):
     cdef readonly object file      # a RemoteFile, which requests ranges
-    cdef dict staged               # prefetched bytes or ReusedMemory by offset, or None
+    cdef dict staged               # bytes or ReusedMemory by offset, or None
     cdef object get_staged(self, uint64_t offset, uint64_t size)
     cdef bytes request_now(self, uint64_t offset, uint64_t size)
     cdef object find_staged(self, uint64_t offset, uint64_t size, uint8_t **at)

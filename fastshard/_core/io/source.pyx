@@ -1207,7 +1207,7 @@ def allocate_bytes(uint64_t size):
 @cython.final
 @cython.no_gc
 cdef class ReusedMemory:
-    """Read-only buffer whose memory goes back to a `MemoryPool` with the last reference.
+    """Read-only buffer whose memory goes back to a `MemoryPool` when it is freed.
 
     A memoryview refers to it, so that views keep their bytes.
     """
