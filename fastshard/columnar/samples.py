@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastshard._core.columnar.index_rows import read_image, read_rows
 from fastshard._core.columnar.rows import ColumnSamples
@@ -14,6 +14,9 @@ from fastshard.errors import FastshardError, FormatError, key_collision
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
 from fastshard.formats.info import Infos
 from fastshard.formats.sample import CopiedSample, Sample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "ColumnSample",
@@ -302,6 +305,17 @@ class ColumnSample(ArrayFields, Sample):
         if self._is_stored(field):
             return super()._decode_field(field)
         return self[field]
+
+    @staticmethod
+    def _stack_fields(
+        samples: list[Any],
+        fields: tuple[str, ...],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.columnar.positions import stack_samples
+        from fastshard.columnar.read.batch import stack_equal
+
+        return stack_samples(samples, fields, allocate, stack_equal)
 
     @staticmethod
     def _decode_columns(

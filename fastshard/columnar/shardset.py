@@ -23,7 +23,10 @@ from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fastshard._core.columnar.rows import ColumnSamples
+    from fastshard._core.dataset.locator import SampleLocator
     from fastshard.columnar.read.selection import RowSelection
 
 __all__ = ["ColumnSet", "update_keys"]
@@ -136,6 +139,17 @@ class ColumnSet(ShardSet):
     def find_key(self, key: str) -> list[int]:
         i = self.rows().search_key(key)
         return [] if i < 0 else [i]
+
+    def stack_columns(
+        self,
+        locator: SampleLocator,
+        positions: Any,
+        fields: tuple[str, ...],
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.columnar.positions import read_fields
+        from fastshard.columnar.read.batch import stack_equal
+
+        return read_fields(locator, positions, fields, stack_equal)
 
     def verify(self, *, hashes: bool = False) -> list[Any]:
         """Return the faults of the index and the shards."""

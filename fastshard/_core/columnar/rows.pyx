@@ -29,7 +29,8 @@ from fastshard._core.io.source cimport Source, View
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport (
-    ExtentTable, decode_text_before, info_at, name_at, resize, resolve_position,
+    ExtentTable, columns_t, decode_text_before, info_at, name_at, resize,
+    resolve_position,
 )
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
@@ -897,8 +898,13 @@ cdef class ColumnSamples(SamplesBase):
 
     cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
         cdef Rows rows
-        if stage == STAGE_LIST:
-            fs_prefetch_line(self.names.columns.name_ends + i)
+        cdef const columns_t *names = &self.names.columns
+        if stage == STAGE_LIST and names.name_width != 0:
+            fs_prefetch_line(names.names + i * names.name_width)
+        elif stage == STAGE_LIST:
+            fs_prefetch_line(names.name_ends + i)
+        elif stage == STAGE_EXTENT and names.name_width == 0:
+            fs_prefetch_line(name_at(names, <uint32_t> i).at)
         for rows in self.columns:
             rows.prefetch(i, stage)
 

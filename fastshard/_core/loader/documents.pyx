@@ -176,26 +176,30 @@ cdef class DocumentLengths:
         cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
         cdef uint32_t *kept = <uint32_t *> bytes_of(self.members, &members, True)
         cdef Py_ssize_t k, i, member
-        cdef uint64_t offset, size
-        cdef Shard shard
         try:
             for k in range(lengths.len // 8):
                 i = numbers[k]
                 member = member_of(self.samples, i, self.field)
-                shard = holder_of(self.samples, i, self.field)
-                document = shard.array(member)
-                self.check_type(shard, member, document.dtype)
-                if document.ndim != 1:
-                    raise axes_error(shard, member, document.ndim)
-                shard.extent(shard.open_source(), member, &offset, &size)
-                found[k] = len(document)
                 kept[k] = <uint32_t> member
-                if <uint64_t> document.nbytes > size:
-                    raise make_error(shard, member, size, "an array beyond its member")
+                found[k] = self.array_length(
+                    holder_of(self.samples, i, self.field), member
+                )
         finally:
             PyBuffer_Release(&places)
             PyBuffer_Release(&lengths)
             PyBuffer_Release(&members)
+
+    cdef int64_t array_length(self, Shard shard, Py_ssize_t member) except -1:
+        """Return the length of a document that its shard returns as an array."""
+        cdef uint64_t offset, size
+        document = shard.array(member)
+        self.check_type(shard, member, document.dtype)
+        if document.ndim != 1:
+            raise axes_error(shard, member, document.ndim)
+        shard.extent(shard.open_source(), member, &offset, &size)
+        if <uint64_t> document.nbytes > size:
+            raise make_error(shard, member, size, "an array beyond its member")
+        return len(document)
 
     def read_headers(self):
         """Read the lengths of ``.npy`` documents from their headers."""
@@ -211,7 +215,7 @@ cdef class DocumentLengths:
             free(room)
 
     cdef int read_some(self, uint8_t *room, Py_ssize_t start, Py_ssize_t end) except -1:
-        """Read the headers of some documents together."""
+        """Read the headers of some documents together; built ones are arrays."""
         cdef Py_buffer places, lengths, members
         cdef const int64_t *numbers = int64s_of(self.positions, &places)
         cdef int64_t *found = int64s_of(self.lengths, &lengths, True)
@@ -219,7 +223,7 @@ cdef class DocumentLengths:
         cdef LayoutCache layouts = LayoutCache.__new__(LayoutCache)
         cdef Pieces pieces = Pieces.__new__(Pieces)
         cdef Py_ssize_t k, i, member
-        cdef uint8_t *to
+        cdef Py_ssize_t piece = 0
         cdef Shard shard
         try:
             for k in range(start, end):
@@ -227,15 +231,19 @@ cdef class DocumentLengths:
                 member = member_of(self.samples, i, self.field)
                 kept[k] = <uint32_t> member
                 shard = holder_of(self.samples, i, self.field)
-                to = room + (k - start) * HEAD
-                add_part(pieces, shard, member, HEAD, to)
+                if shard.builds:
+                    found[k] = self.array_length(shard, member)
+                else:
+                    add_part(pieces, shard, member, HEAD, room + (k - start) * HEAD)
             move_all(pieces)
             for k in range(start, end):
-                to = room + (k - start) * HEAD
                 shard = holder_of(self.samples, numbers[k], self.field)
-                found[k] = self.parse(
-                    shard, kept[k], to, pieces.at[k - start].size, layouts
-                )
+                if not shard.builds:
+                    found[k] = self.parse(
+                        shard, kept[k], room + (k - start) * HEAD,
+                        pieces.at[piece].size, layouts,
+                    )
+                    piece += 1
         finally:
             PyBuffer_Release(&places)
             PyBuffer_Release(&lengths)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples, Rows
     from fastshard._core.io.page_ring import PageRing
 
-__all__ = ["MAX_AXES", "scan_samples", "stack_columns"]
+__all__ = ["MAX_AXES", "scan_samples", "stack_columns", "stack_equal"]
 
 MAX_AXES = 64  # of a NumPy array
 SAMPLES_PER_PREFETCH = 256  # by an iteration without batches
@@ -90,6 +90,75 @@ def _stack(
         raise FieldNotFoundError(error.name, where) from None
     if fortran:
         stack = stack.transpose(0, *range(stack.ndim - 1, 0, -1))
+    return stack
+
+
+def stack_equal(
+    samples: ColumnSamples,
+    order: array[int],
+    names: tuple[str, ...],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None,
+) -> dict[str, NDArray[Any]]:
+    """Return the fields whose arrays have one layout, each as one array.
+
+    Other fields are left out, and those that a sample lacks, or that cannot be read:
+    reading them one by one raises the errors.
+
+    Parameters
+    ----------
+    samples : ColumnSamples
+    order : array of int64
+        Positions of the samples, all in range.
+    names : tuple of str
+        Other names than those of fields are ignored.
+    allocate : callable or None
+        ``allocate(field, shape, dtype)`` returns the array to fill.
+    """
+    stacks: dict[str, NDArray[Any]] = {}
+    if not len(order):
+        return stacks
+    columns = {rows.field: rows for rows in samples.columns}
+    for name in names:
+        if name in columns:
+            try:
+                stack = _stack_equal(columns[name], order, allocate)
+            except (FastshardError, OSError):
+                continue
+            if stack is not None:
+                stacks[name] = stack
+    return stacks
+
+
+def _stack_equal(
+    rows: Rows,
+    order: array[int],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None,
+) -> NDArray[Any] | None:
+    """Return a field with the layout of its first row; None: another row has another.
+
+    Also None if rows cannot be copied as they are.
+    """
+    import numpy as np
+
+    from fastshard._core.columnar.batch import fill_rows, read_row_layout
+
+    rows.layout = layout = read_row_layout(rows, order[0])
+    dtype, shape, fortran, header, size, tag = layout
+    if header is None or fortran or len(shape) >= MAX_AXES:
+        return None
+    whole = (len(order), *shape)
+    stack = np.empty(whole, dtype) if allocate is None else None
+    if allocate is not None:
+        stack = allocate(rows.field, whole, dtype)
+    assert stack is not None
+    is_direct = stack.flags.c_contiguous
+    to = stack if is_direct else np.empty(whole, dtype)
+    if to.dtype != dtype:  # NumPy widens strings of length 0
+        return None
+    if fill_rows(rows, order, _bytes_of(to), header, size, tag) is not None:
+        return None
+    if not is_direct:
+        stack[...] = to
     return stack
 
 

@@ -10,7 +10,12 @@ import pytest
 
 import fastshard
 from fastshard.columnar import ShardedDatasetReader
-from fastshard.errors import FieldNotFoundError, FormatError, RaggedError
+from fastshard.errors import (
+    FastshardError,
+    FieldNotFoundError,
+    FormatError,
+    RaggedError,
+)
 from support.columnar.packed import npy_bytes, write_packed
 from support.memory import evict
 
@@ -129,6 +134,62 @@ def test_a_dataset(stored, mode):
         found = pickle.loads(pickle.dumps(ds)).shuffle(seed=1)
         for sample in found:
             assert_sample(dict(sample), columns, ids.index(sample.key))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_of_a_dataset(stored, mode):
+    root, ids, columns = stored
+    rng = np.random.default_rng(4)
+    with fastshard.open(root, mode=mode) as ds:
+        out = {"a": np.zeros((20, 5)), "b": np.zeros((16, 2, 3), "f4")}
+        given = out["a"]
+        for batch in ds.shuffle(seed=3).batches(16, out=out):
+            assert_columns(batch, columns, [ids.index(key) for key in batch["__key__"]])
+            assert np.shares_memory(batch["a"], given)
+        wide = {"a": np.zeros((16, 9))}  # its rows are strided
+        batch = next(ds.batches(16, ragged="pad", out=wide))
+        assert_columns(batch, columns, slice(0, 16))
+        assert np.shares_memory(batch["a"], wide["a"])
+        assert batch["__lengths__"]["a"].tolist() == [[5]] * 16
+        with pytest.raises(ValueError, match="out"):
+            next(ds.batches(16, out={"a": np.zeros((16, 4))}))
+        order = rng.permutation(COUNT)
+        shuffled = ds.shuffle(seed=3)
+        found = [ids.index(shuffled[int(i)].key) for i in order]
+        assert_columns(shuffled.columns(order, FIELDS), columns, found)
+        assert_columns(ds.columns([-1, 2], FIELDS), columns, [-1, 2])
+        with pytest.raises(IndexError):
+            ds.columns([COUNT], FIELDS)
+        for documents in (ds, shuffled):
+            tokens = documents.tokens("a", 7)
+            stream = np.concatenate([sample["a"] for sample in documents])
+            assert np.array_equal(tokens[3], stream[18:25])
+            for at, window in enumerate(np.vstack([*tokens.batches(8)])):
+                assert np.array_equal(window, stream[6 * at : 6 * at + 7])
+
+
+def test_batches_of_other_layouts(tmp_path):
+    samples = make_samples(12)
+    samples[4]["a"] = np.arange(3.0)
+    samples[8]["a"] = np.asfortranarray(np.ones((2, 3)))
+    samples[9]["a"] = samples[8]["a"] + 1
+    del samples[11]["a"]
+    ids = write_packed(tmp_path / "data", samples)
+    with fastshard.open(tmp_path / "data") as ds:
+        for start in (0, 8):  # the second batch begins with another layout
+            chosen = range(start, start + 2)
+            batch = fastshard.collate([ds[i] for i in chosen])
+            assert np.array_equal(batch["a"], [samples[i]["a"] for i in chosen])
+        batch = fastshard.collate([ds[i] for i in (3, 4)])
+        assert [len(array) for array in batch["a"]] == [5, 3]
+        padded = fastshard.collate([ds[i] for i in (3, 4)], ragged="pad")
+        assert padded["__lengths__"]["a"].tolist() == [[5], [3]]
+        with pytest.raises(RaggedError, match=ids[4]):
+            ds.columns([3, 4], "a")
+        with pytest.raises(FastshardError, match=ids[11]):
+            fastshard.collate([ds[10], ds[11]])
+        with pytest.raises(FieldNotFoundError, match=ids[11]):
+            ds.columns([10, 11], "a")
 
 
 def test_batches_by_a_loader(stored):
