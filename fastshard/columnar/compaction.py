@@ -6,8 +6,10 @@ import os
 import sqlite3
 
 from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar
+from fastshard.columnar.layout.shard_limit import ShardLimit, ShardLimits
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.compact.rewrite import Compaction
+from fastshard.columnar.write.session import WriterSession
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.dataset.paths.not_found import unmarked_error
 
@@ -17,7 +19,9 @@ __all__ = ["Compaction", "compact"]
 def compact(root: str | os.PathLike[str], *, pack: bool | None = None) -> Compaction:
     """Rewrite the shards of a dataset without dead space.
 
-    New shards have at most as many arrays as the fullest old one. See
+    New shards have at most as many arrays as the fullest old one; with ``pack=True``
+    up to 50,000, and with ``pack=False`` those of packed fields up to 1000, as in new
+    datasets. A shard of a packed field that has reached 256 MiB takes no more. See
     `ShardedDatasetWriter.compact`. On the command line: ``fastshard compact ROOT``.
 
     Parameters
@@ -68,13 +72,31 @@ def compact(root: str | os.PathLike[str], *, pack: bool | None = None) -> Compac
     if not is_columnar(name):
         raise unmarked_error(name, "columnar", INDEX_NAME)
     with ShardedDatasetWriter(name) as writer:
-        columns = writer._transaction.columns.values()
-        limits = (_max_members(writer.conn, column) for column in columns)
-        limit = max(limits, default=0) or writer.samples_per_shard
-        writer.samples_per_shard = limit
-        for column in columns:
-            column.limit = limit
+        session = writer._session
+        session.limits = _find_limits(session, pack)
         return writer.compact(pack)
+
+
+def _find_limits(session: WriterSession, pack: bool | None) -> ShardLimits:
+    """Return the limits of the new shards: those of the fullest old ones.
+
+    Fields that get or lose packs have the default limits if these are more suitable.
+    """
+    default = session.limits
+    columns = session.transaction.columns.values()
+    counts: dict[bool, int] = {False: 0, True: 0}  # by whether a field has packs
+    for column in columns:
+        members = _max_members(session.conn, column)
+        counts[column.is_packed] = max(counts[column.is_packed], members)
+    unpacked, packed = counts[False], counts[True]
+    if pack:
+        packed = max(*counts.values(), default.packed.arrays)
+    elif pack is False:
+        unpacked = max(unpacked, min(packed, default.unpacked.arrays))
+    return ShardLimits(
+        ShardLimit(unpacked or default.unpacked.arrays),
+        default.packed._replace(arrays=packed or default.packed.arrays),
+    )
 
 
 def _max_members(conn: sqlite3.Connection, column: Column) -> int:

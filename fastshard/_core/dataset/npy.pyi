@@ -57,6 +57,7 @@ class MemberBuffer:
     def end(self) -> int: ...
     number: int
     left: int
+    max_end: int
     packs: bool
     has_rows: bool
     @property

@@ -929,6 +929,8 @@ cdef class MemberBuffer:
         Number of the shard; for the caller.
     left : int
         Arrays that still fit into the shard; decremented by `append_all`.
+    max_end : int
+        Value of `end` from which no further array fits.
     packs : bool
         Whether arrays are packed.
     has_rows : bool
@@ -946,6 +948,7 @@ cdef class MemberBuffer:
     cdef readonly uint64_t start
     cdef public long long number
     cdef public long long left
+    cdef public uint64_t max_end
     cdef uint8_t *at
     cdef size_t size, room         # bytes used and allocated
     cdef size_t last               # offset in the buffer of the last member
@@ -971,6 +974,7 @@ cdef class MemberBuffer:
         self.encode = encode
         self.encode_row = encode_row
         self.number = self.row = -1
+        self.max_end = MAX_FILE
         memcpy(self.block, PyBytes_AS_STRING(block), BLOCK)
         memset(self.block + CHECKSUM_AT, c' ', CHECKSUM_WIDTH)
         for i in range(BLOCK):
@@ -1284,6 +1288,10 @@ cdef class MemberBuffer:
                 self.at = <uint8_t *> smaller
                 self.room = MAX_KEPT_ROOM
 
+    cdef bint has_room(self) noexcept:
+        """Say whether one more array fits into the shard."""
+        return self.left > 0 and self.start + self.size < self.max_end
+
     cdef int check_exports(self) except -1:
         if self.exports:
             raise BufferError("the members are being written")
@@ -1311,8 +1319,8 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
     name : bytes
         Name of the members.
     make_room : callable
-        ``make_room(key)`` is called if `buffers` has no such key or the buffer no
-        room left; it must set a buffer with room, or raise.
+        ``make_room(key)`` is called if `buffers` has no such key or no further array
+        fits into the shard of the buffer; it must set a buffer with room, or raise.
 
     Returns
     -------
@@ -1334,7 +1342,7 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
     try:
         for key, array in arrays.items():
             found = buffers.get(key)
-            if found is None or (<MemberBuffer?> found).left <= 0:
+            if found is None or not (<MemberBuffer?> found).has_room():
                 make_room(key)
                 found = buffers[key]
             buffer = <MemberBuffer?> found

@@ -12,6 +12,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard.columnar.layout.packs import row_column
 from fastshard.columnar.layout.schema import MAX_SHARD, quote_name, shard_name
+from fastshard.columnar.layout.shard_limit import ShardLimit
 from fastshard.columnar.layout.stored_arrays import count_arrays
 from fastshard.columnar.write.append_file import (
     OPEN_FLAGS,
@@ -57,8 +58,8 @@ class Column:
         The field's name.
     folder : str
         The path of its shards' directory.
-    limit : int
-        Maximum number of arrays in a shard.
+    limit : ShardLimit
+        Of a shard. Changed only while no shard grows.
     sync_queue : SyncQueue
         Syncs complete files.
     allow_pickle : bool
@@ -72,7 +73,8 @@ class Column:
         The shard that grows.
     buffer : MemberBuffer
         The members of `file` that are not written yet. Its ``left`` is the number of
-        arrays that still fit, 0 without a file; at 0 `open_next_shard` is due.
+        arrays that still fit, 0 without a file; at 0, and where its ``end`` reaches
+        its ``max_end``, `open_next_shard` is due.
     records : dict of int to ShardLength
         Committed state by shard number.
     pending : dict of int to ShardLength
@@ -100,7 +102,7 @@ class Column:
         self,
         name: str,
         folder: str,
-        limit: int,
+        limit: ShardLimit,
         sync_queue: SyncQueue,
         *,
         allow_pickle: bool = False,
@@ -210,7 +212,8 @@ class Column:
         self.highest = max(self.highest, number)
         self.file = file
         self.buffer.number = number
-        self.buffer.left = self.limit - last.members
+        self.buffer.left = self.limit.arrays - last.members
+        self.buffer.max_end = self.limit.nbytes
 
     def open_file(
         self, path: str, number: int, buffer: MemberBuffer, start: int
@@ -247,7 +250,8 @@ class Column:
         if file is None:
             return
         self.buffer.end_pack()
-        record = ShardLength(self.buffer.end, self.limit - self.buffer.left)
+        members = self.limit.arrays - self.buffer.left
+        record = ShardLength(self.buffer.end, members)
         if record == self.records.get(file.number):
             return
         file.complete()
@@ -261,7 +265,7 @@ class Column:
         if file is None:
             return
         file.complete()
-        members = self.limit - self.buffer.left
+        members = self.limit.arrays - self.buffer.left
         self.pending[file.number] = ShardLength(self.buffer.end, members)
         # The order matters if an interrupt comes between: a file that leaves
         # `self.file` takes no more members, and a pending record's file is synced.
@@ -345,7 +349,9 @@ class Column:
     def _find_last_end(self) -> ShardLength | None:
         """Return where the last shard ends, or None if it is full or must not grow."""
         record = self.find_end(self.highest)
-        return None if record is None or record.members >= self.limit else record
+        if record is None or record.members >= self.limit.arrays:
+            return None
+        return None if record.nbytes >= self.limit.nbytes else record
 
     def may_append(self, number: int, nbytes: int) -> bool:
         """Return whether a shard is a regular file of `nbytes` or more and no link."""

@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 from fastshard._util.files import make_directory, sync_directory
 from fastshard.columnar.connection import file_size
 from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
+from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.read.leases import create_lease_file
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.connection import (
@@ -68,8 +69,8 @@ class WriterSession:
     ----------
     root : Path
         The dataset's directory; it is created if it does not exist.
-    limit : int
-        Maximum number of arrays in a shard.
+    limits : ShardLimits
+        Of the shards to be filled.
     allow_pickle : bool
         Whether arrays of Python objects are accepted.
     packs : bool
@@ -83,6 +84,7 @@ class WriterSession:
         Held during each call of the writer and its handles.
     busy : bool
         Whether an array is being encoded, whose own code may call the writer.
+    limits : ShardLimits
     conn : WriterConnection
     transaction : Transaction
     handles : WeakSet
@@ -99,7 +101,12 @@ class WriterSession:
     """
 
     def __init__(
-        self, root: Path, limit: int, *, allow_pickle: bool, packs: bool = False
+        self,
+        root: Path,
+        limits: ShardLimits,
+        *,
+        allow_pickle: bool,
+        packs: bool = False,
     ) -> None:
         self.state = CLOSED  # until it is open
         self.root = root
@@ -108,6 +115,7 @@ class WriterSession:
         self.mutex = threading.RLock()
         self.busy = False
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self.limits = limits
         self.allow_pickle = allow_pickle
         self.packs = packs
         make_directory(self.home)
@@ -117,7 +125,7 @@ class WriterSession:
                 other.close()
             self._lock = WriterLock(self.home)
             try:
-                self._open(limit)
+                self._open()
             except BaseException as error:
                 self.state = CLOSED
                 self._lock.release()
@@ -125,7 +133,7 @@ class WriterSession:
                     raise translate_writer_error(error, self.path) from error
                 raise
 
-    def _open(self, limit: int) -> None:
+    def _open(self) -> None:
         """Open the index, and make the files agree with it."""
         real = os.path.realpath(self.path)
         if not any(file_size(self.path, real, suffix) for suffix in ("", "-wal")):
@@ -148,7 +156,7 @@ class WriterSession:
             if not has_tables(conn):  # another program was stopped while creating it
                 self._check_no_shards()
             create(conn)
-            transaction.add_columns(read_fields(conn, self.path), limit)
+            transaction.add_columns(read_fields(conn, self.path), self.limits)
             transaction.load_last_id()
             transaction.record()
             conn.commit()

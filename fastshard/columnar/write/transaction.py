@@ -50,6 +50,7 @@ from contextlib import contextmanager, suppress
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._util.files import sync_directory
 from fastshard.columnar.layout.schema import Field
+from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.read.leases import has_older_readers
 from fastshard.columnar.write.append_file import SyncQueue
 from fastshard.columnar.write.column import Column, ShardLength
@@ -139,25 +140,25 @@ class Transaction:
             )
         return column
 
-    def add_columns(self, fields: Iterable[Field], limit: int) -> None:
+    def add_columns(self, fields: Iterable[Field], limits: ShardLimits) -> None:
         """Load those fields of the index that have no column yet.
 
         Parameters
         ----------
         fields : iterable of Field
-        limit : int
-            Maximum number of arrays in a shard.
+        limits : ShardLimits
+            Of the shards to be filled.
         """
         for field in fields:
             if field.name not in self.columns:
-                self._add_column(field, limit)
+                self._add_column(field, limits)
 
-    def _add_column(self, field: Field, limit: int) -> None:
+    def _add_column(self, field: Field, limits: ShardLimits) -> None:
         """Load a field, pack it if the writer packs, and recover its shards."""
         column = Column(
             field.name,
             os.path.join(self.home, field.folder),
-            limit,
+            limits.find(packed=self.packs or field.is_packed),
             self.sync_queue,
             allow_pickle=self.allow_pickle,
             packs=self.packs,

@@ -20,6 +20,7 @@ from fastshard.columnar.layout.schema import (
     read_fields,
     select_fields,
 )
+from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.layout.values import encode_metadata
 from fastshard.columnar.write import fields
 from fastshard.columnar.write.compact.rewrite import Compaction, compact_columns
@@ -55,8 +56,10 @@ class ShardedDatasetWriter:
     root : str or path-like
         The dataset's directory. It is created if it does not exist; an existing dataset
         is continued.
-    samples_per_shard : int
-        Maximum number of arrays of a field in a shard.
+    samples_per_shard : int, optional
+        Maximum number of arrays of a field in a shard. By default 1000; in packed
+        fields 50,000, and a shard that has reached 256 MiB takes no more. An existing
+        shard that is below the limit is continued.
     allow_pickle : bool
         Store arrays of Python objects too, pickled.
     pack : bool
@@ -70,7 +73,7 @@ class ShardedDatasetWriter:
     root : Path
         The directory.
     samples_per_shard : int
-        As given.
+        As given, or the default of fields that this writer adds.
 
     Raises
     ------
@@ -104,18 +107,22 @@ class ShardedDatasetWriter:
     def __init__(
         self,
         root: str | os.PathLike[str],
-        samples_per_shard: int = 1000,
+        samples_per_shard: int | None = None,
         *,
         allow_pickle: bool = False,
         pack: bool = False,
     ) -> None:
-        limit = operator.index(samples_per_shard)
-        if not 0 < limit < 1 << 63:
-            raise ValueError(f"samples_per_shard must be positive, got {limit}")
-        self.samples_per_shard = limit
+        if samples_per_shard is not None:
+            samples_per_shard = operator.index(samples_per_shard)
+            if not 0 < samples_per_shard < 1 << 63:
+                raise ValueError(
+                    f"samples_per_shard must be positive, got {samples_per_shard}"
+                )
+        limits = ShardLimits.make(samples_per_shard)
+        self.samples_per_shard = limits.find(packed=bool(pack)).arrays
         self.root = Path(os.fsdecode(root))
         self._session = WriterSession(
-            self.root, limit, allow_pickle=allow_pickle, packs=bool(pack)
+            self.root, limits, allow_pickle=allow_pickle, packs=bool(pack)
         )
         self._transaction = self._session.transaction
         self._rows = RowWriter(self._session)
@@ -222,7 +229,7 @@ class ShardedDatasetWriter:
                         base = os.path.join(session.home, f"{name}_shards")
                         fields.insert_field(cursor, name, base)
                 self._transaction.add_columns(
-                    select_fields(session.conn, session.path), self.samples_per_shard
+                    select_fields(session.conn, session.path), session.limits
                 )
             except (OSError, sqlite3.Error) as error:
                 session.fail(error)
@@ -235,7 +242,7 @@ class ShardedDatasetWriter:
         if len(found) > len(self._transaction.columns):
             try:
                 self._transaction.add_columns(
-                    read_fields(session.conn, session.path), self.samples_per_shard
+                    read_fields(session.conn, session.path), session.limits
                 )
             except (OSError, sqlite3.Error) as error:
                 session.fail(error)
@@ -682,7 +689,7 @@ class ShardedDatasetWriter:
             True packs all fields (see the argument of the class), and False gives each
             array a member of its own, as the original has it; then this writer goes on
             in that way. By default each field stays as it is: the packs of a shard are
-            joined.
+            joined. New shards are as large as those that the writer fills.
 
         Returns
         -------

@@ -24,6 +24,7 @@ from fastshard._util.files import sync_directory
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.layout.packs import pack_name
 from fastshard.columnar.layout.schema import check_sample_id
+from fastshard.columnar.layout.shard_limit import ShardLimit
 from fastshard.columnar.layout.stored_arrays import (
     ArrayLayout,
     LayoutParser,
@@ -40,7 +41,7 @@ from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.errors import FormatError
 from fastshard.formats.tar_writer import BLOCK
 
-__all__ = ["ArrayPlaces", "copy_arrays", "find_arrays"]
+__all__ = ["ArrayPlaces", "copy_arrays", "find_arrays", "find_starts"]
 
 PACK_BYTES = 16 << 20  # of the rows of one pack
 OPEN_FILES = 64  # old shards that are kept open
@@ -57,6 +58,7 @@ class ArrayPlaces(NamedTuple):
     """Arrays of a field, in the order of the samples; the arrays are parallel."""
 
     packs: bool  # whether the new shards have packs
+    limit: ShardLimit  # of a new shard
     is_compact: bool  # whether the shards are as the new ones would be
     rowids: Ints
     shards: Ints
@@ -101,13 +103,31 @@ def find_arrays(
     table = np.frombuffer(found, np.int64).reshape(-1, 7)
     table = table[np.argsort(table[:, 0], kind="stable")]
     rowids, shards, starts, sizes, layouts, at, old_rows = table.T.copy()
+    layout = packs, column.limit, False
     places = ArrayPlaces(
-        packs, False, rowids, shards, starts, sizes, layouts, parser.layouts
+        *layout, rowids, shards, starts, sizes, layouts, parser.layouts
     )
     if is_whole and column.live_shards() == set(np.unique(shards).tolist()):
-        is_compact = _is_arranged(places, at, old_rows, column.limit)
+        is_compact = _is_arranged(places, at, old_rows)
         places = places._replace(is_compact=is_compact)
     return places
+
+
+def find_starts(places: ArrayPlaces) -> list[int]:
+    """Return the position of the first array of each new shard.
+
+    A shard is full at its limit of arrays or, by the sizes of these, of bytes.
+    """
+    limit = places.limit
+    ends = np.cumsum(places.sizes)
+    starts: list[int] = []
+    start, at = 0, 0
+    while start < len(ends):
+        starts.append(start)
+        full = int(np.searchsorted(ends, at + limit.nbytes)) + 1
+        start = min(start + limit.arrays, full)
+        at = int(ends[min(start, len(ends)) - 1])
+    return starts
 
 
 class _ShardArrays:
@@ -236,7 +256,7 @@ def _arrange(places: ArrayPlaces, start: int, stop: int) -> Iterator[_Group]:
         yield _Group(None, np.sort(np.concatenate(own)) + start)
 
 
-def _is_arranged(places: ArrayPlaces, at: Ints, rows: Ints, limit: int) -> bool:
+def _is_arranged(places: ArrayPlaces, at: Ints, rows: Ints) -> bool:
     """Return whether arrays lie in shards as `_arrange` groups them.
 
     Parameters
@@ -244,14 +264,13 @@ def _is_arranged(places: ArrayPlaces, at: Ints, rows: Ints, limit: int) -> bool:
     places : ArrayPlaces
     at, rows : array of int
         Offsets of members, and rows in packs, as they are.
-    limit : int
-        Maximum number of arrays in a shard.
     """
-    numbers = places.shards[::limit]
+    starts = find_starts(places)
+    numbers = places.shards[starts]
     if (np.diff(numbers) <= 0).any():
         return False
-    for k, start in enumerate(range(0, len(rows), limit)):
-        stop = min(start + limit, len(rows))
+    for k, start in enumerate(starts):
+        stop = starts[k + 1] if k + 1 < len(starts) else len(rows)
         if (places.shards[start:stop] != numbers[k]).any():
             return False
         for layout, positions in _arrange(places, start, stop):
@@ -281,7 +300,9 @@ def copy_arrays(
     count = len(places.rowids)
     offsets = np.zeros(count, np.int64)
     rows = np.full(count, OWN, np.int64)
-    shards = np.repeat(np.array(numbers, np.int64), column.limit)[:count]
+    starts = find_starts(places)
+    lengths = np.diff([*starts, count])
+    shards = np.repeat(np.array(numbers, np.int64), lengths)
     records = {}
     source = _ArraySource(column, places)
     sync_queue = SyncQueue()
@@ -291,8 +312,8 @@ def copy_arrays(
         for k, number in iterate_with_bar(
             enumerate(numbers), len(numbers), f"compacting {column.name}"
         ):
-            start = k * column.limit
-            stop = min(start + column.limit, count)
+            start = starts[k]
+            stop = start + int(lengths[k])
             file = AppendFile(column.path(number), number, buffer, 0)
             for layout, positions in _arrange(places, start, stop):
                 if layout is None:

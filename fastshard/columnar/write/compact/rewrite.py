@@ -32,6 +32,7 @@ from fastshard.columnar.write.compact.repack import (
     ArrayPlaces,
     copy_arrays,
     find_arrays,
+    find_starts,
 )
 from fastshard.columnar.write.connection import savepoint
 from fastshard.columnar.write.fields import pack_field, unpack_field
@@ -97,10 +98,15 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
     before = [_measure(column) for column in columns]
     for column in columns:
         packs = column.is_packed if pack is None else pack
-        if packs or column.is_packed:
-            _repack(session, column, packs)
-        elif not _is_compact(session.conn, column):
-            _compact(session, column)
+        _set_limit(session, column, packs)
+        try:
+            if packs or column.is_packed:
+                _repack(session, column, packs)
+            elif not _is_compact(session.conn, column):
+                _compact(session, column)
+        finally:
+            if not session.closed:
+                _set_limit(session, column, column.is_packed)
         if pack is not None:
             column.buffer.packs = session.packs and packs
     after = [_measure(column) for column in columns]
@@ -110,6 +116,14 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
         sum(shards for _, shards in before),
         sum(shards for _, shards in after),
     )
+
+
+def _set_limit(session: WriterSession, column: Column, packed: bool) -> None:
+    """Set the limit of a field's shards; complete the one that grows if it changes."""
+    limit = session.limits.find(packed=packed)
+    if limit != column.limit:
+        column.finish()
+        column.limit = limit
 
 
 def _measure(column: Column) -> tuple[int, int]:
@@ -158,7 +172,11 @@ def _compact(
     count = f"SELECT count({column.shard_column}) FROM samples"
     (rows,) = session.conn.execute(count).fetchone()
     first = column.next_number()
-    new = [*range(first, first + -(-rows // column.limit))]
+    if found is None:
+        shards = -(-rows // column.limit.arrays)
+    else:
+        shards = len(find_starts(found))
+    new = [*range(first, first + shards)]
     old = sorted(column.live_shards().difference(new))
     column.pending.update(dict.fromkeys(new, UNFINISHED))
     session.flush()
@@ -219,7 +237,7 @@ def _copy_members(
                     _finish(file, column, copied, sync_queue)
                 number = next(free)
                 file = AppendFile(column.path(number), number, buffer, 0)
-                buffer.left = column.limit
+                buffer.left = column.limit.arrays
             name = _name_member(sample_id, column.path(0))
             at = None if old in column.foreign else at  # theirs are inexact
             data = _read_member(_open_shard(shards, column, old), name, at)
@@ -247,7 +265,7 @@ def _finish(
 ) -> None:
     """Complete a new shard and queue it for sync."""
     file.complete()
-    members = column.limit - file.buffer.left
+    members = column.limit.arrays - file.buffer.left
     copied.records[file.number] = ShardLength(file.buffer.end, members)
     sync_queue.add(file, close=True)
 
