@@ -25,6 +25,9 @@ def fill_rows(
     *,
     is_resident: bool = False,
 ) -> int | None: ...
+def stack_rows(
+    rows: Rows, positions: Any, *, is_resident: bool = False
+) -> NDArray[Any] | None: ...
 
 @final
 class Batch: ...

@@ -21,7 +21,7 @@ from fastshard._core.columnar.rows cimport (
 )
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.npy cimport (
-    CACHED_HEADER, Layout, find_layout, get_layout_cache,
+    CACHED_HEADER, Layout, find_layout, get_layout_cache, make_empty_array,
 )
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
@@ -40,6 +40,7 @@ cdef enum:
     LINE = 64                      # bytes of a cache line
     HEADER_LINES = 3               # of a tar header that `is_plain_header` reads
     MAX_LINES = 10                 # of a row that are prefetched
+    PLAIN_AXES = 8                 # of rows that `stack_rows` stacks
 
 cdef enum:                         # prefetch distances, in rows
     CELLS_AHEAD = 24               # mark and offset
@@ -279,13 +280,14 @@ cdef void prefetch_row(const fill_t *fill, size_t r, const uint8_t *at) noexcept
 
 
 cdef inline void prefetch_cells(const fill_t *fill, size_t r) noexcept nogil:
-    """Prefetch the mark and the offset of a row ahead of row `r`."""
+    """Prefetch the mark of row `r`, and its offset if there are no packs."""
     cdef int64_t i
-    if r + CELLS_AHEAD < fill.count:
-        i = fill.positions[r + CELLS_AHEAD]
+    if r < fill.count:
+        i = fill.positions[r]
         if 0 <= i < fill.rows:
             fs_prefetch_line(fill.column.marks + i)
-            fs_prefetch_line(fill.column.offsets + i)
+            if fill.packs == NULL:
+                fs_prefetch_line(fill.column.offsets + i)
 
 
 cdef inline const uint8_t *packed_row(const fill_t *fill, size_t r) noexcept nogil:
@@ -304,40 +306,70 @@ cdef inline const uint8_t *packed_row(const fill_t *fill, size_t r) noexcept nog
     return pack.base + mark.layout * fill.row_size
 
 
+cdef size_t find_packed(const fill_t *fill, size_t r, bytes_t *rows) noexcept nogil:
+    """Find the addresses of the next rows of packs; return their number.
+
+    A line of each is prefetched, in a loop of its own, so that their address
+    translations overlap.
+    """
+    cdef size_t k
+    cdef size_t count = min(fill.count - r, <size_t> PAGES_AHEAD)
+    for k in range(count):
+        rows[k] = packed_row(fill, r + k)
+        if rows[k] == NULL:
+            return k
+        if k == 0 or rows[k] != rows[k - 1] + fill.row_size:
+            fs_prefetch_line(rows[k])
+    return count
+
+
+cdef inline void prefetch_lines(const uint8_t *at, size_t lines) noexcept nogil:
+    cdef size_t line
+    for line in range(lines):
+        fs_prefetch_line(at + line * LINE)
+
+
+cdef void copy_found(
+    const fill_t *fill, size_t r, const bytes_t *rows, size_t count
+) noexcept nogil:
+    """Copy rows of packs from their addresses, adjacent ones together."""
+    cdef uint64_t size = fill.row_size
+    cdef size_t lines = min(size // LINE + 1, <size_t> MAX_LINES)
+    cdef size_t end
+    cdef size_t k = 0
+    for end in range(1, min(count, <size_t> PACKED_AHEAD)):
+        if rows[end] != rows[end - 1] + size:
+            prefetch_lines(rows[end], lines)
+    while k < count:
+        end = k + PACKED_AHEAD
+        if end < count and rows[end] != rows[end - 1] + size:
+            prefetch_lines(rows[end], lines)
+        end = k + 1
+        while end < count and rows[end] == rows[end - 1] + size:
+            end += 1
+        memcpy(fill.to + (r + k) * size, rows[k], (end - k) * size)
+        k = end
+
+
 cdef size_t copy_packed(const fill_t *fill, size_t r) noexcept nogil:
     """Copy rows of packs from index `r` on; return the index of the first mismatch.
 
-    Rows that are adjacent in the file are copied together.
+    The addresses of the next rows are found before the last ones are copied.
     """
-    cdef bytes_t[<int> PAGES_AHEAD] rows
-    cdef uint64_t size = fill.row_size
-    cdef size_t lines = min(size // LINE + 1, <size_t> MAX_LINES)
-    cdef size_t count, end, k, line
-    cdef const uint8_t *at
-    while r < fill.count:
-        count = min(fill.count - r, <size_t> PAGES_AHEAD)
-        for k in range(count):     # so that their address translations overlap
-            rows[k] = packed_row(fill, r + k)
-            if rows[k] == NULL:
-                count = k
-                break
-            if k == 0 or rows[k] != rows[k - 1] + size:
-                fs_prefetch_line(rows[k])
-        k = 0
-        while k < count:
-            end = min(k + PACKED_AHEAD, count - 1)
-            at = rows[end]
-            if at != rows[max(end, <size_t> 1) - 1] + size:
-                for line in range(lines):
-                    fs_prefetch_line(at + line * LINE)
-            end = k + 1
-            while end < count and rows[end] == rows[end - 1] + size:
-                end += 1
-            memcpy(fill.to + (r + k) * size, rows[k], (end - k) * size)
-            k = end
+    cdef bytes_t[<int> PAGES_AHEAD] one
+    cdef bytes_t[<int> PAGES_AHEAD] other
+    cdef bytes_t *rows = one
+    cdef bytes_t *next_rows = other
+    cdef size_t next_count
+    cdef size_t count = find_packed(fill, r, rows)
+    while count > 0:
+        next_count = 0
+        if count == PAGES_AHEAD:
+            next_count = find_packed(fill, r + count, next_rows)
+        copy_found(fill, r, rows, count)
         r += count
-        if count < PAGES_AHEAD:
-            break
+        count = next_count
+        rows, next_rows = next_rows, rows
     return r
 
 
@@ -410,23 +442,21 @@ cdef size_t copy_members(const fill_t *fill, size_t r) noexcept nogil:
 
 @cython.final
 cdef class RowCopy:
-    """Copy of rows into a buffer; holds the buffers."""
+    """Copy of rows into memory that the caller keeps; `copy_to` sets it."""
 
     cdef Rows rows
     cdef fill_t fill
     cdef Py_buffer positions
-    cdef Py_buffer out
     cdef bytes header
     cdef ShardMappings mappings    # keeps the shards mapped
     cdef uint64_t touch_limit      # bytes to touch between releases; 0: no limit
 
-    def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
+    def __cinit__(self, Rows rows not None, positions, bytes header not None,
                   uint64_t size, uint8_t tag):
         cdef uint64_t header_size = PyBytes_GET_SIZE(header)
         self.rows = rows
         self.header = header
         self.fill.positions = int64s_of(positions, &self.positions)
-        self.fill.to = bytes_of(out, &self.out, True)
         if header_size > size:
             raise ValueError(
                 f"the header of {header_size:,} bytes exceeds its member of {size:,}"
@@ -436,16 +466,17 @@ cdef class RowCopy:
         self.fill.row_size = size - header_size
         set_column(rows, &self.fill.column)
         set_header(&self.fill.column, header, size, tag)
-        if <uint64_t> self.out.len != self.fill.row_size * self.fill.count:
-            raise ValueError(
-                f"the array must have {self.fill.row_size * self.fill.count:,} bytes, "
-                f"got {self.out.len:,}"
-            )
 
-    cdef object copy_all(self):
+    cdef uint64_t nbytes(self) noexcept:
+        """Return the size of all rows' data in bytes."""
+        return self.fill.row_size * self.fill.count
+
+    cdef object copy_to(self, uint8_t *to, bint paged_in):
         """Copy all rows; return the index of the first of another layout, or None."""
         cdef size_t r = 0
         cdef size_t count = self.fill.count
+        self.fill.to = to
+        self.open_shards(paged_in)
         if self.touch_limit > 0:
             self.fill.count = 0
         while True:
@@ -514,8 +545,10 @@ cdef class RowCopy:
         self.fill.mappings = self.mappings.at
         if rows.cells.pack_count > 0 and self.fill.column.tag != 0:
             self.fill.packs = self.mappings.packs
-        for r in range(self.fill.count):
+        for r in range(<size_t> CELLS_AHEAD):
             prefetch_cells(&self.fill, r)
+        for r in range(self.fill.count):
+            prefetch_cells(&self.fill, r + CELLS_AHEAD)
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
                 continue           # raises when it is copied
@@ -634,7 +667,6 @@ cdef class RowCopy:
 
     def __dealloc__(self):
         PyBuffer_Release(&self.positions)  # no-op if never acquired
-        PyBuffer_Release(&self.out)
 
 
 def read_row_layout(Rows rows not None, Py_ssize_t i):
@@ -714,9 +746,51 @@ def fill_rows(
     IndexError, FieldNotFoundError, FormatError, OSError
         A row cannot be read.
     """
-    cdef RowCopy row_copy = RowCopy(rows, positions, out, header, size, tag)
-    row_copy.open_shards(is_resident)
-    return row_copy.copy_all()
+    cdef RowCopy row_copy = RowCopy(rows, positions, header, size, tag)
+    cdef Py_buffer buffer
+    cdef uint8_t *to = bytes_of(out, &buffer, True)
+    try:
+        if <uint64_t> buffer.len != row_copy.nbytes():
+            raise ValueError(
+                f"the array must have {row_copy.nbytes():,} bytes, got {buffer.len:,}"
+            )
+        return row_copy.copy_to(to, is_resident)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def stack_rows(Rows rows not None, positions, *, bint is_resident=False):
+    """Return rows of the layout that the last batch had, as a new array.
+
+    Parameters
+    ----------
+    rows, positions, is_resident
+        As for `fill_rows`.
+
+    Returns
+    -------
+    ndarray or None
+        None: a row has another layout, or there is none that is plain.
+
+    Raises
+    ------
+    IndexError, FieldNotFoundError, FormatError, OSError
+        A row cannot be read.
+    """
+    cdef RowCopy row_copy
+    cdef uint8_t *to
+    if rows.layout is None:
+        return None
+    dtype, shape, fortran, header, size, tag = rows.layout
+    if header is None or fortran or len(shape) > PLAIN_AXES or dtype.itemsize == 0:
+        return None
+    row_copy = RowCopy(rows, positions, header, size, tag)
+    stack = make_empty_array(
+        dtype, row_copy.fill.count, shape, row_copy.nbytes(), &to
+    )
+    if stack.dtype != dtype:       # its elements are arrays
+        return None
+    return stack if row_copy.copy_to(to, is_resident) is None else None
 
 
 @cython.final

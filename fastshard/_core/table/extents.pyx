@@ -865,7 +865,7 @@ cdef void find_batch(
 
 
 cdef void prefetch_texts(list texts, size_t start) noexcept:
-    """Prefetch the next batch of a list of str, in one loop to overlap misses."""
+    """Prefetch a batch of a list of str, in one loop to overlap misses."""
     cdef size_t k
     cdef size_t end = min(start + BATCH, <size_t> len(texts))
     for k in range(start, end):
@@ -910,10 +910,11 @@ def find_names(ExtentTable names not None, list wanted not None, str suffix not 
     if buffered == NULL:
         raise MemoryError
     found = int64s_of(positions, &buffer, writable=True)
+    prefetch_texts(wanted, 0)
     try:
         for k in range(<size_t> len(wanted)):
-            if k % BATCH == 0:
-                prefetch_texts(wanted, k)
+            if k % BATCH == 0:     # those of the next batch, before this one's misses
+                prefetch_texts(wanted, k + BATCH)
             name = wanted[k]
             if not isinstance(name, str):
                 raise TypeError(f"name must be str, got {type(name).__name__}")

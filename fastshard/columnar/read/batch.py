@@ -44,10 +44,23 @@ def stack_columns(
     is_resident : bool
         Whether the bytes were just prefetched.
     """
-    return {
-        rows.field: _stack(rows, order, samples, ragged, is_resident)
-        for rows in columns
-    }
+    from fastshard._core.columnar.batch import stack_rows
+
+    stacks: dict[str, NDArray[Any] | list[NDArray[Any]]] = {}
+    for rows in columns:
+        stack = None
+        try:
+            if len(order):  # the layout of the batch before usually holds
+                stack = stack_rows(rows, order, is_resident=is_resident)
+            stacks[rows.field] = (
+                _stack(rows, order, samples, ragged, is_resident)
+                if stack is None
+                else stack
+            )
+        except FieldNotFoundError as error:
+            where = f"{error.where} of {samples.owner.path}"
+            raise FieldNotFoundError(error.name, where) from None
+    return stacks
 
 
 def _stack(
@@ -64,33 +77,18 @@ def _stack(
 
     if not len(order):
         return np.empty((0,))
-    try:
-        # First the layout of the batch before, which usually holds, then that of the
-        # first row.
-        for layout in (rows.layout, None):
-            if layout is None:
-                layout = rows.layout = read_row_layout(rows, order[0])
-            dtype, shape, fortran, header, size, tag = layout
-            axes = shape[::-1] if fortran else shape
-            odd: int | None = 0  # index in `order` of a row with another header
-            fits = header is not None and len(axes) < MAX_AXES
-            stack = np.empty((len(order), *axes) if fits else 0, dtype)
-            if fits and stack.dtype == dtype:  # NumPy widens strings of length 0
-                assert header is not None
-                data = _bytes_of(stack)
-                odd = fill_rows(
-                    rows, order, data, header, size, tag, is_resident=is_resident
-                )
-            if odd is None:
-                break
-        else:
-            return _stack_arrays(rows, order, samples, ragged)
-    except FieldNotFoundError as error:
-        where = f"{error.where} of {samples.owner.path}"
-        raise FieldNotFoundError(error.name, where) from None
-    if fortran:
-        stack = stack.transpose(0, *range(stack.ndim - 1, 0, -1))
-    return stack
+    rows.layout = layout = read_row_layout(rows, order[0])
+    dtype, shape, fortran, header, size, tag = layout
+    axes = shape[::-1] if fortran else shape
+    if header is None or len(axes) >= MAX_AXES:
+        return _stack_arrays(rows, order, samples, ragged)
+    stack = np.empty((len(order), *axes), dtype)
+    if stack.dtype != dtype:  # NumPy widens strings of length 0
+        return _stack_arrays(rows, order, samples, ragged)
+    to = _bytes_of(stack)
+    if fill_rows(rows, order, to, header, size, tag, is_resident=is_resident) is None:
+        return stack.transpose(0, *range(stack.ndim - 1, 0, -1)) if fortran else stack
+    return _stack_arrays(rows, order, samples, ragged)
 
 
 def stack_equal(

@@ -247,7 +247,9 @@ class RowLookup:
         """
         if isinstance(keys, str):
             raise TypeError(f"ids must be a list of str, got the str {keys!r:.80}")
-        items: Any = keys if hasattr(keys, "dtype") else list(keys)
+        items: Any = keys
+        if type(keys) is not list and not hasattr(keys, "dtype"):
+            items = list(keys)
         if getattr(items, "ndim", 1) != 1:
             raise ValueError(
                 f"ids or positions must have one dimension, got {items.ndim}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fastshard._util.options import check_choice
@@ -70,6 +71,8 @@ class Stacking(NamedTuple):
         FastshardError
             A field is named as the lengths are.
         """
+        if self.is_default:
+            return
         check_choice("ragged", self.ragged, ("error", "list", "pad"))
         if isinstance(self.missing, str) and self.missing not in choices:
             raise ValueError(
@@ -86,6 +89,17 @@ class Stacking(NamedTuple):
             raise FastshardError(
                 f"the field {LENGTHS!r} collides with the lengths: name other fields"
             )
+
+    @property
+    def is_default(self) -> bool:
+        """True if no option was given."""
+        missing = self.missing
+        return (
+            self.ragged == "error"
+            and (missing is None or (isinstance(missing, str) and missing == "error"))
+            and self.fill is None
+            and not self.lengths
+        )
 
     def has_missing(self, field: str) -> bool:
         """Return whether rows of a field without an array have a value."""
@@ -133,6 +147,12 @@ def stack_fields(
     """
     stacks: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
+    if stacking.ragged == "error" and not stacking.lengths:
+        with suppress(FieldNotFoundError):  # reported, or filled, below
+            stacks.update(
+                stack_columns(samples, order, columns, "error", is_resident=is_resident)
+            )
+            return stacks
     for rows in columns:
         field = FieldStack(rows, samples, order, stacking)
         stacks[rows.field] = field.build(load, is_resident)
