@@ -1,13 +1,8 @@
-from typing import Any, Self, final
+from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.io.page_ring import PageRing
-
-@final
-class HeaderCheck: ...
 
 @final
 class RowCopy: ...
@@ -28,24 +23,3 @@ def fill_rows(
 def stack_rows(
     rows: Rows, positions: Any, *, is_resident: bool = False
 ) -> NDArray[Any] | None: ...
-
-@final
-class Batch: ...
-
-@final
-class RowPrefetcher:
-    def __new__(
-        cls,
-        columns: list[Rows],
-        order: NDArray[np.int64],
-        step: int,
-        window_bytes: int,
-        *,
-        ring: PageRing | None,
-        whole: bool,
-    ) -> Self: ...
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> NDArray[np.int64]: ...
-    @property
-    def is_complete(self) -> bool: ...
-    def close(self) -> None: ...

@@ -229,8 +229,8 @@ def scan_samples(
     """
     import numpy as np
 
-    from fastshard._core.columnar.batch import RowPrefetcher
     from fastshard._core.columnar.file_order import sort_in_file_order
+    from fastshard._core.columnar.row_prefetch import RowPrefetcher
 
     count = len(samples)
     order = np.arange(count) if positions is None else np.asarray(positions, np.int64)
