@@ -42,13 +42,15 @@ cdef class ColumnFile:
         self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
     ) except -1
     cdef bint check_header(
-        self, uint64_t offset, span_t name, uint64_t *size
+        self, Source source, uint64_t offset, span_t name, uint64_t *size
     ) except -1
     cdef object map_window(
         self, Source source, uint64_t start, uint64_t end, const uint8_t **window
     )
     cdef Source open_source(self)
     cdef object array(self, uint64_t offset, str member)
+    cdef PreadSource take_unmapped(self)
+    cdef object unmapped_array(self, uint64_t offset, span_t name)
     cdef bytes read_unmapped(
         self, uint64_t offset, span_t name, uint64_t *start, uint64_t *size
     )
@@ -56,6 +58,7 @@ cdef class ColumnFile:
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
     )
     cdef Pack find_pack(self, uint64_t offset, str field, str member)
-    cdef Pack open_pack(self, uint64_t offset, str field, str member)
+    cdef Pack open_pack(self, Source source, uint64_t offset)
+    cdef Pack read_pack(self, Source source, uint64_t offset, span_t name)
     cdef ExtentTable scan_headers(self)
     cdef int add_holder(self, object holder) except -1

@@ -45,8 +45,11 @@ cdef enum:
     HOLDERS_STEP = 8               # holders added between two removals of dead ones
     FIRST_WINDOW = 4096            # bytes of a pack that are read for its header
     MAX_PACK_HEADER = (1 << 16) + 9  # bytes of ``.npy`` 1.0
-    UNMAPPED_READS = 32            # of a shard, before it is mapped
+    UNMAPPED_READS = 32            # of a shard at least, before it is mapped
+    UNMAPPED_SHIFT = 12            # log2 of the bytes of a shard for each such read
+    PACK_HEAD = 256                # bytes of a pack that are read with its tar header
     UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
+    MAX_UNMAPPED_READS = 1 << 20
     MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
 
 cdef Py_ssize_t unmapped_files = 0
@@ -150,12 +153,16 @@ cdef class UnmappedFile:
     """Shard that is read with pread, at first: it costs less than to map it.
 
     Mapping a shard, the faults of its first pages and a query of the page cache cost as
-    much as ten small reads.
+    much as ten small reads; later, each fault of a page as much as some. It is mapped
+    once as much has been read as it has pages, about.
     """
 
     def __cinit__(self, PreadSource source not None):
         self.source = source
-        self.reads_left = UNMAPPED_READS
+        self.reads_left = <int> min(
+            max(<uint64_t> UNMAPPED_READS, source.nbytes >> UNMAPPED_SHIFT),
+            <uint64_t> MAX_UNMAPPED_READS,
+        )
         fs_add(&unmapped_files, 1)
 
     def __reduce__(self):
@@ -232,6 +239,7 @@ cdef class ColumnFile:
             if self.opened is None:  # no other thread mapped it
                 self.opened = source
             self.unmapped = None   # closed once no thread reads it
+            self.packs = {}        # that are read with it
             return self.opened
 
     @property
@@ -283,10 +291,9 @@ cdef class ColumnFile:
         return found, size
 
     cdef bint check_header(
-        self, uint64_t offset, span_t name, uint64_t *size
+        self, Source source, uint64_t offset, span_t name, uint64_t *size
     ) except -1:
         """Say whether a member of this name begins at `offset`; set its size."""
-        cdef Source source = self.open_source()
         cdef uint64_t nbytes = source.nbytes
         cdef uint64_t start
         cdef const uint8_t *window
@@ -328,10 +335,10 @@ cdef class ColumnFile:
         cdef ExtentTable table
         cdef str member
         found[0] = offset
-        if self.is_exact and self.check_header(offset, name, size):
+        source = self.open_source()
+        if self.is_exact and self.check_header(source, offset, name, size):
             self.likely_size = size[0]
             return 0
-        source = self.open_source()
         member = decode_text(name)
         if offset > source.nbytes:  # not even an inexact offset may be
             raise FormatError(
@@ -391,6 +398,34 @@ cdef class ColumnFile:
                 error.reason, self.path, byte, member
             ) from error.__cause__
 
+    cdef PreadSource take_unmapped(self):
+        """Return the source for one more read of the file without a mapping, or None.
+        """
+        cdef UnmappedFile unmapped
+        with cython.critical_section(self):
+            unmapped = self.unmapped
+        if unmapped is None or unmapped.reads_left <= 0:
+            return None
+        unmapped.reads_left -= 1
+        return unmapped.source
+
+    cdef object unmapped_array(self, uint64_t offset, span_t name):
+        """Return a member as a read-only array, read with pread; or None.
+
+        Raises
+        ------
+        FormatError, OSError
+            As `array`; it names neither the member nor the byte.
+        """
+        cdef uint64_t start, size
+        cdef bytes copy = self.read_unmapped(offset, name, &start, &size)
+        if copy is None:
+            return None
+        return make_array(
+            <uint8_t *> PyBytes_AS_STRING(copy) + start, size, None, None, False, copy,
+            self.layouts,
+        )
+
     cdef bytes read_unmapped(
         self, uint64_t offset, span_t name, uint64_t *start, uint64_t *size
     ):
@@ -399,16 +434,11 @@ cdef class ColumnFile:
         None if the file is to be mapped: it was read often, or the member is large or
         elsewhere.
         """
-        cdef UnmappedFile unmapped
-        cdef PreadSource source
+        cdef PreadSource source = self.take_unmapped()
         cdef bytes copy
         cdef uint64_t width
-        with cython.critical_section(self):
-            unmapped = self.unmapped
-        if unmapped is None or unmapped.reads_left <= 0:
+        if source is None:
             return None
-        unmapped.reads_left -= 1
-        source = unmapped.source
         if self.likely_size > UNMAPPED_SIZE or offset % BLOCK != 0 or not (
             BLOCK <= offset <= source.nbytes
         ):
@@ -435,32 +465,43 @@ cdef class ColumnFile:
             There is no such pack: it is found by its offset only. The error names
             `field` and `member`, which belong to a sample in the pack.
         """
-        cdef object pack = self.packs.get(offset)
+        cdef Source source = self.take_unmapped()
+        cdef object pack
+        if source is None:
+            source = self.open_source()
+        pack = self.packs.get(offset)
         if pack is None:
             try:
-                pack = self.open_pack(offset, field, member)
+                pack = self.open_pack(source, offset)
+                if (<Pack> pack).row_size > UNMAPPED_SIZE and self.unmapped is not None:
+                    pack = self.open_pack(self.open_source(), offset)
             except FormatError as error:
                 raise FormatError(
                     f"field {field!r} is in a damaged pack: {error.reason}", self.path,
                     offset + error.offset if error.path == "" else error.offset, member,
                 ) from error.__cause__
-            self.packs[offset] = pack
+            with cython.critical_section(self):
+                if (<Pack> pack).source is self.opened or self.opened is None:
+                    self.packs[offset] = pack
         return <Pack> pack
 
-    cdef Pack open_pack(self, uint64_t offset, str field, str member):
-        cdef Source source = self.open_source()
+    cdef Pack open_pack(self, Source source, uint64_t offset):
         cdef bytes name = b"pack_%012d.npy" % offset
         cdef uint64_t likely_size = self.likely_size
         cdef uint64_t size, width
         cdef const uint8_t *window
+        cdef span_t letters = span_of(
+            <uint8_t *> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+        )
         cdef bint is_named
+        cdef Pack pack
+        if isinstance(source, PreadSource):
+            pack = self.read_pack(source, offset, letters)
+            if pack is not None:
+                return pack
         self.likely_size = FIRST_WINDOW
         try:
-            is_named = self.check_header(
-                offset,
-                span_of(<uint8_t *> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)),
-                &size,
-            )
+            is_named = self.check_header(source, offset, letters, &size)
         finally:
             self.likely_size = likely_size
         if not is_named:
@@ -478,6 +519,26 @@ cdef class ColumnFile:
                 if width >= min(size, <uint64_t> MAX_PACK_HEADER):
                     raise
             width = min(size, <uint64_t> MAX_PACK_HEADER)
+
+    cdef Pack read_pack(self, Source source, uint64_t offset, span_t name):
+        """Return the pack at an offset if its headers are short and plain, or None."""
+        cdef uint64_t size, width
+        cdef bytes copy
+        cdef const uint8_t *window
+        if offset < BLOCK or offset > source.nbytes or offset % BLOCK != 0:
+            return None
+        width = min(<uint64_t> PACK_HEAD, source.nbytes - offset)
+        copy = source.read(offset - BLOCK, BLOCK + width)
+        window = <const uint8_t *> PyBytes_AS_STRING(copy)
+        if not is_plain_header(window, name, &size) or size > source.nbytes - offset:
+            return None
+        try:
+            return make_pack(
+                source, self.path, offset, size, window + BLOCK, min(size, width),
+                self.layouts,
+            )
+        except FormatError:
+            return None
 
     cdef View resident_view(
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size

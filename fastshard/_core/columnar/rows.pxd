@@ -74,7 +74,8 @@ cdef class Rows:
     cdef str path                  # of the index
     cdef readonly list numbers     # of the shards, by slot
     cdef dict slots                # by number; None until a file is forgotten
-    cdef list shards               # ColumnShard or None, by slot
+    cdef list files                # ColumnFile or None, by slot
+    cdef list shards               # ColumnShard or None, by slot: those that are mapped
     cdef list packs                # PackShard or None
     cdef list identities           # at the first open: (identity, is_exact) or None
     cdef object open_file
@@ -97,7 +98,9 @@ cdef class Rows:
         ExtentTable names
     ) except -1
     cdef int finish(self, ExtentTable names) except -1
+    cdef ColumnFile file_of(self, int32_t slot)
     cdef object open(self, int32_t slot)
+    cdef object unmapped_array(self, Py_ssize_t i)
     cdef bint has(self, Py_ssize_t i) except -1
     cdef Shard shard_of(self, Py_ssize_t i)
     cdef ColumnShard member_shard(self, Py_ssize_t i)

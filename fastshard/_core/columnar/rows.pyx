@@ -191,9 +191,8 @@ cdef class Rows:
             if self.slots is None:
                 self.slots = {number: k for k, number in enumerate(self.numbers)}
             slot = self.slots.get(file.number)
-            shard = None if slot is None else self.shards[slot]
-            if shard is not None and (<ColumnShard> shard).file is file:
-                self.shards[slot] = None
+            if slot is not None and self.files[slot] is file:
+                self.files[slot] = self.shards[slot] = None
                 for k in range(self.cells.pack_count):
                     if self.cells.packs[k].slot == slot:
                         self.packs[k] = None
@@ -333,6 +332,7 @@ cdef class Rows:
         table.columns.names_size = names.columns.names_size
         table.columns.count = names.columns.count
         self.table = table
+        self.files = [None] * len(self.numbers)
         self.shards = [None] * len(self.numbers)
         self.packs = [None] * self.cells.pack_count
         self.identities = [None] * len(self.numbers)
@@ -404,6 +404,33 @@ cdef class Rows:
             return self.pack_shard(i).row_array(i)
         return self.member_array(i)
 
+    cdef object unmapped_array(self, Py_ssize_t i):
+        """Return the array of a sample, read from a shard that is not mapped; or None.
+
+        None also for one that `array` may refuse.
+        """
+        cdef int32_t slot = self.cells.marks[i].slot
+        cdef bint is_packed = slot <= PACKED
+        cdef uint64_t offset = fs_load(self.cells.offsets + i)
+        cdef ColumnFile file
+        if is_packed:
+            slot = self.cells.packs[PACKED - slot].slot
+        if slot < 0 or self.shards[slot] is not None:
+            return None
+        file = self.file_of(slot)
+        if file.unmapped is None:
+            return None
+        try:
+            if is_packed:
+                return file.find_pack(offset, self.field, "").array(
+                    self.cells.sizes[i], self.field, ""
+                )
+            return file.unmapped_array(
+                offset, name_at(&self.table.columns, <uint32_t> i)
+            )
+        except FormatError:
+            return None
+
     cdef object member_array(self, Py_ssize_t i):
         """Return the array of a sample whose array is a member."""
         cdef ColumnShard shard = self.member_shard(i)
@@ -439,11 +466,13 @@ cdef class Rows:
         self.cells.marks[i].layout = self.common_tag
         return make_layout_array(common, at, owner)
 
-    cdef object open(self, int32_t slot):
-        cdef ColumnFile file = <ColumnFile?> self.open_file(self.numbers[slot])
-        cdef ColumnShard shard = ColumnShard.__new__(
-            ColumnShard, file.source, self.table, file.path, "mmap"
-        )
+    cdef ColumnFile file_of(self, int32_t slot):
+        """Return the file of a shard; open it, or raise if it is another one now."""
+        cdef object found = self.files[slot]
+        cdef ColumnFile file
+        if found is not None:
+            return <ColumnFile> found
+        file = <ColumnFile?> self.open_file(self.numbers[slot])
         first = self.identities[slot]
         if first is None:
             self.identities[slot] = file.identity, file.is_exact
@@ -452,11 +481,19 @@ cdef class Rows:
                 "the shard has changed since its first read; call refresh()",
                 file.path, 0,
             )
+        file.add_holder(self)
+        self.files[slot] = file
+        return file
+
+    cdef object open(self, int32_t slot):
+        cdef ColumnFile file = self.file_of(slot)
+        cdef ColumnShard shard = ColumnShard.__new__(
+            ColumnShard, file.source, self.table, file.path, "mmap"
+        )
         shard.direct = None        # its sizes may be unknown
         shard.file = file
         shard.cells = self.cells
         shard.layouts = file.layouts
-        file.add_holder(self)
         self.shards[slot] = shard
         return shard
 
@@ -918,10 +955,19 @@ cdef class ColumnSamples(SamplesBase):
         FormatError, OSError
             An array cannot be read.
         """
-        cdef Py_ssize_t at = resolve_position(i, self.count())
+        return self.read_arrays(
+            resolve_position(i, self.count()),
+            self.columns if columns is None else columns, copy, False,
+        )
+
+    cdef dict read_arrays(
+        self, Py_ssize_t at, list columns, bint copy, bint unmapped
+    ):
+        """Return the arrays of a sample; with `unmapped` they may be read-only copies.
+        """
         cdef Rows rows
         cdef dict found = {}
-        columns = self.columns if columns is None else columns
+        cdef object array
         for rows in columns:
             rows.prefetch(at, STAGE_LIST)
         for rows in columns:
@@ -929,7 +975,8 @@ cdef class ColumnSamples(SamplesBase):
                 rows.prefetch(at, STAGE_EXTENT)
         for rows in columns:
             if rows.has(at):
-                found[rows.field] = rows.array(at)
+                array = rows.unmapped_array(at) if unmapped else None
+                found[rows.field] = rows.array(at) if array is None else array
         if copy:
             return {field: array.copy("K") for field, array in found.items()}
         return found
@@ -978,7 +1025,7 @@ cdef class ColumnSamples(SamplesBase):
         cdef Py_ssize_t i = self.search(key)
         if i < 0:
             return None
-        return self.arrays(i, columns, copy), self.metadata_text(i)
+        return self.read_arrays(i, columns, copy, True), self.metadata_text(i)
 
     def read_many(self, list keys not None, list columns not None, bint copy=False):
         """Return the result of `read` for each key, or None if a key has no sample."""
@@ -1007,7 +1054,9 @@ cdef class ColumnSamples(SamplesBase):
                     for rows in columns:
                         rows.prefetch(positions[i], stage)
             i = positions[k]
-            found.append((self.arrays(i, columns, copy), self.metadata_text(i)))
+            found.append(
+                (self.read_arrays(i, columns, copy, True), self.metadata_text(i))
+            )
         return found
 
     cpdef metadata_text(self, Py_ssize_t i):
