@@ -32,7 +32,7 @@ cdef class ColumnFile:
     cdef ExtentTable scan_table    # None until a scan was needed
     cdef object fault              # error that ended the scan early, or None
     cdef uint64_t likely_size      # bytes of the last member found
-    cdef LayoutCache layouts
+    cdef readonly LayoutCache layouts
     cdef dict packs                # by the offset of their data
     cdef readonly tuple identity
     cdef object scanning           # a lock

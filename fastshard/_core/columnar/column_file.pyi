@@ -3,6 +3,7 @@ from typing import Any, Literal, Self, TypeAlias, final
 
 from numpy.typing import NDArray
 
+from fastshard._core.dataset.npy import LayoutCache
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.table.extents import ExtentTable
@@ -24,6 +25,8 @@ class ColumnFile:
     @property
     def nbytes(self) -> int: ...
     @property
+    def layouts(self) -> LayoutCache: ...
+    @property
     def is_exact(self) -> bool: ...
     @property
     def identity(self) -> tuple[int, int, int, int]: ...
@@ -37,6 +40,7 @@ class ColumnFile:
         scan: _Scan,
         is_exact: bool,
         identity: tuple[int, int, int, int],
+        layouts: LayoutCache | None = None,
     ) -> Self: ...
     def release(self) -> None: ...
     def locate(self, offset: int, member: str) -> tuple[int, int]: ...
@@ -51,6 +55,7 @@ def open_column(
     ring: PageRing | None = None,
     *,
     unmapped: bool = False,
+    layouts: LayoutCache | None = None,
 ) -> ColumnFile: ...
 
 @final

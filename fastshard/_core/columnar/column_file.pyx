@@ -18,7 +18,7 @@ from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.io.source cimport (
     LocalFile, MappedSource, PreadSource, Source, View, local_source,
 )
-from fastshard._core.platform cimport fs_add, fs_load_relaxed
+from fastshard._core.platform cimport fs_add, fs_load_relaxed, fs_store_relaxed
 from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
@@ -50,19 +50,29 @@ cdef enum:
     PACK_HEAD = 256                # bytes of a pack that are read with its tar header
     UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
     MAX_UNMAPPED_READS = 1 << 20
+    LIMIT_STEP = 32                # files
+    END_SIZE = 1024                # bytes of the end of an archive
     MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
 
 cdef Py_ssize_t unmapped_files = 0
+cdef Py_ssize_t max_unmapped = 0   # as the process's limit was when it was asked last
 
 
 cdef bint may_stay_unmapped() except -1:
-    """Say whether one more file may keep its descriptor."""
+    """Say whether one more file may keep its descriptor.
+
+    The process's limit is asked for with each of the first `LIMIT_STEP` files, and at
+    every such step.
+    """
+    cdef Py_ssize_t count = fs_load_relaxed(&unmapped_files)
     cdef int64_t limit
-    if resource is None:
-        return False
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limit = MAX_UNMAPPED if limit < 0 else min(limit // 4, <int64_t> MAX_UNMAPPED)
-    return fs_load_relaxed(&unmapped_files) < limit
+    if count < LIMIT_STEP or count % LIMIT_STEP == 0:
+        if resource is None:
+            return False
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = MAX_UNMAPPED if limit < 0 else min(limit // 4, <int64_t> MAX_UNMAPPED)
+        fs_store_relaxed(&max_unmapped, limit)
+    return count < fs_load_relaxed(&max_unmapped)
 
 
 cdef int64_t parse_offset(object offset) except? -1:
@@ -192,11 +202,13 @@ cdef class ColumnFile:
         member of the same name, so all headers are scanned before one is used.
     identity : tuple of int
         Device, inode, size in bytes and modification time in ns, when it was opened.
+    layouts : LayoutCache, optional
+        Of another shard of the field, to share.
     """
 
     def __cinit__(
         self, source not None, str path not None, number, scan not None,
-        bint is_exact, tuple identity not None,
+        bint is_exact, tuple identity not None, LayoutCache layouts=None,
     ):
         if isinstance(source, LocalFile):
             self.unmapped = UnmappedFile.__new__(
@@ -213,7 +225,9 @@ cdef class ColumnFile:
         self.number = number
         self.scan = scan
         self.likely_size = BLOCK
-        self.layouts = LayoutCache.__new__(LayoutCache)
+        if layouts is None:
+            layouts = LayoutCache.__new__(LayoutCache)
+        self.layouts = layouts
         self.packs = {}
         self.holders = []
         self.holders_limit = HOLDERS_STEP
@@ -562,6 +576,7 @@ cdef class ColumnFile:
 def open_column(
     str path not None, number, str mode not None, recorded, is_unmodified not None,
     scan not None, PageRing ring=None, *, bint unmapped=False,
+    LayoutCache layouts=None,
 ):
     """Open a tar shard of one field.
 
@@ -580,6 +595,8 @@ def open_column(
     unmapped : bool
         With mode ``"mmap"``: map it only after some reads, if it may keep its
         descriptor until then. Their arrays are copies.
+    layouts : LayoutCache, optional
+        Of another shard of the field, to share.
 
     Raises
     ------
@@ -592,7 +609,9 @@ def open_column(
     cdef object source
     cdef bint is_exact
     try:
-        is_exact = recorded is not None and is_unmodified(file, recorded)
+        is_exact = recorded is not None and (
+            file.nbytes == recorded + END_SIZE or is_unmodified(file, recorded)
+        )
         if is_exact and recorded > 0:  # the rest may be truncated at any time
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
         if (
@@ -607,7 +626,7 @@ def open_column(
         raise
     return ColumnFile.__new__(
         ColumnFile, source, path, number, scan, is_exact,
-        (file.device, file.inode, file.nbytes, file.mtime_ns),
+        (file.device, file.inode, file.nbytes, file.mtime_ns), layouts,
     )
 
 

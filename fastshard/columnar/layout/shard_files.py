@@ -9,6 +9,7 @@ from functools import partial
 from threading import Lock
 
 from fastshard._core.columnar.column_file import ColumnFile, open_column
+from fastshard._core.dataset.npy import LayoutCache
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import scan_until_fault
@@ -83,6 +84,11 @@ class ColumnFiles:
         the rows.
     ring : PageRing, optional
         Bounds the resident pages of all shards.
+
+    Attributes
+    ----------
+    sizes : mapping or None
+        Results of `recorded` for all shards that have one, used instead of it.
     """
 
     def __init__(
@@ -101,7 +107,9 @@ class ColumnFiles:
         self.limit = max(1, limit)
         self.closed = False
         self.ring = ring
+        self.sizes: Mapping[tuple[str, int], int] | None = None
         self._recorded = recorded
+        self._layouts: dict[str, LayoutCache] = {}  # of arrays, by field
         self._files: dict[tuple[str, int], ColumnFile] = {}  # oldest first
         self._lock = Lock()
 
@@ -138,11 +146,15 @@ class ColumnFiles:
 
     def _open_shard(self, field: str, shard: int) -> ColumnFile:
         path = self.path_of(field, shard)
-        recorded = self._recorded(field, shard)
+        if self.sizes is None:
+            recorded = self._recorded(field, shard)
+        else:
+            recorded = self.sizes.get((field, shard))
+        layouts = self._layouts.get(field)
         try:
             if recorded == REPLACED:
                 recorded = _size_of_replaced(path)
-            return open_column(
+            file = open_column(
                 path,
                 shard,
                 self.mode,
@@ -151,6 +163,7 @@ class ColumnFiles:
                 _scan,
                 self.ring,
                 unmapped=len(self._files) >= MAPPED_AT_ONCE,
+                layouts=layouts,
             )
         except FileNotFoundError:
             reason = (
@@ -158,6 +171,9 @@ class ColumnFiles:
                 "compacted, call refresh()"
             )
             raise FileNotFoundError(errno.ENOENT, reason, path) from None
+        if layouts is None:
+            self._layouts[field] = file.layouts
+        return file
 
     def opener(self, field: str) -> Callable[[int], ColumnFile]:
         """Return a function that opens the shards of a field by number."""

@@ -127,7 +127,6 @@ class Snapshot:
         self.lookup_connection: ReaderConnection | None = None
         self.query_connection: ReaderConnection | None = None
         self.closed = False
-        self._sizes: dict[tuple[str, int], int] | None = None
         self._opening = Lock()
         self._lease = Lease(self.home)
         self._inherited_lease: Lease | None = None  # the parent's, after a fork
@@ -152,7 +151,7 @@ class Snapshot:
         self.folders = {field.name: field.folder for field in fields}
         self.packed = {field.name for field in fields if field.is_packed}
         self.files.folders = self.folders
-        self._sizes = None
+        self.files.sizes = None
         self._has_sizes = True  # until a query finds no table
         self._size_queries = 0
 
@@ -320,17 +319,16 @@ class Snapshot:
     def _read_size(self, field: str, shard: int) -> int | None:
         """Return a shard's recorded size; see `ColumnFiles`."""
         self._size_queries += 1
-        if self._sizes is None and self._size_queries > MAX_SIZE_QUERIES:
-            self._sizes = {
-                (name, number): nbytes
-                for name, number, nbytes in self._select_sizes(SIZES)
-            }
-        if self._sizes is not None:
-            size = self._sizes.get((field, shard))
-        else:
-            rows = self._select_sizes(SIZE, (field, shard))
-            size = rows[0][2] if rows else None
-        return size if type(size) is int and size >= REPLACED else None
+        all_sizes = self._size_queries > MAX_SIZE_QUERIES
+        rows = self._select_sizes(*((SIZES,) if all_sizes else (SIZE, (field, shard))))
+        sizes: dict[tuple[str, int], int] = {
+            (name, number): nbytes
+            for name, number, nbytes in rows
+            if type(nbytes) is int and nbytes >= REPLACED
+        }
+        if all_sizes:
+            self.files.sizes = sizes
+        return sizes.get((field, shard))
 
     def _select_sizes(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         """Return rows of ``fastshard_shards``; none if other software made the index.
