@@ -10,6 +10,7 @@ import pytest
 import fastshard._core.columnar.column_file as column_file
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.columnar.layout import shard_files
+from fastshard.columnar.read import lookup
 from fastshard.errors import FormatError
 
 COUNT = 24
@@ -29,14 +30,23 @@ def unmapped(monkeypatch):
 
 @pytest.fixture
 def root(tmp_path):
-    with ShardedDatasetWriter(tmp_path / "d", samples_per_shard=PER_SHARD) as writer:
+    return write(tmp_path / "d")
+
+
+@pytest.fixture
+def packed(tmp_path):
+    return write(tmp_path / "packed", pack=True)
+
+
+def write(root, **options):
+    with ShardedDatasetWriter(root, samples_per_shard=PER_SHARD, **options) as writer:
         writer.add_fields(["a", "b"])
         for i in range(COUNT):
             arrays = {"a": np.arange(i, i + 50), "b": np.full((i, 3), i, "f4")}
             if i % 5 == 0:
                 del arrays["b"]
             writer.add_sample(arrays, f"s{i}", {"i": i})
-    return tmp_path / "d"
+    return root
 
 
 def assert_sample(reader, i):
@@ -175,5 +185,83 @@ def test_large_members_are_mapped(tmp_path):
             writer.add_sample({"a": large + i}, f"s{i}")
     with ShardedDatasetReader(tmp_path) as reader:
         first = reader.get_sample("s1")[0]["a"]
+        assert first.ctypes.data == reader.samples[1]["a"].ctypes.data
+        np.testing.assert_array_equal(first, large + 1)
+
+
+@needs_proc
+def test_packs_are_mapped_after_some_reads(packed):
+    with ShardedDatasetReader(packed) as reader:
+        for i in range(COUNT):
+            assert_sample(reader, i)
+        assert len(open_shards()) == 6 + 5
+        for _ in range(READS):
+            assert_sample(reader, 1)
+        assert len(open_shards()) == 5 + 4
+        kept = [reader.get_sample(f"s{i}")[0] for i in range(COUNT)]
+    assert open_shards() == []
+    for i, arrays in enumerate(kept):
+        np.testing.assert_array_equal(arrays["a"], np.arange(i, i + 50))
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", ["root", "packed"])
+def test_loaded_samples_are_read_without_a_mapping(kind, request, monkeypatch):
+    monkeypatch.setattr(lookup, "MIN_LOOKUPS", 2)
+    with ShardedDatasetReader(request.getfixturevalue(kind)) as reader:
+        for i in (1, 2, 3):
+            assert_sample(reader, i)
+        assert reader._lookup.samples is not None
+        for i in range(COUNT):
+            assert_sample(reader, i)
+        assert len(open_shards()) == 6 + 5
+        for _ in range(READS + 1):
+            assert_sample(reader, 1)
+        assert len(open_shards()) == 5 + 4
+        for i, (arrays, _) in enumerate(reader.get_many([f"s{i}" for i in range(6)])):
+            np.testing.assert_array_equal(arrays["a"], np.arange(i, i + 50))
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_damaged_packs_name_sample_and_byte(packed, is_loaded, monkeypatch):
+    monkeypatch.setattr(lookup, "MIN_LOOKUPS", 2)
+    with ShardedDatasetReader(packed) as reader:
+        for i in range(8, 11):
+            assert_sample(reader, i)
+        if not is_loaded:
+            reader.refresh()
+        with open(packed / SHARD, "r+b") as file:
+            file.seek(512)
+            file.write(b"x")
+        with pytest.raises(FormatError, match="damaged pack") as raised:
+            reader.get_sample("s4")
+        assert (raised.value.member, raised.value.offset) == ("s4.npy", 512)
+        assert raised.value.path == str(packed / SHARD)
+        with open(packed / SHARD, "r+b") as file:
+            file.write(b"x")
+        with pytest.raises(FormatError, match="no member") as raised:
+            reader.get_sample("s5")
+        assert raised.value.member == "s5.npy"
+
+
+def test_a_truncated_pack_is_an_error(packed):
+    with ShardedDatasetReader(packed) as reader:
+        assert_sample(reader, 4)
+        os.truncate(packed / SHARD, 2 * 512)
+        with pytest.raises(FormatError, match=r"s6\.npy") as raised:
+            reader.get_sample("s6")
+        assert raised.value.path == str(packed / SHARD)
+
+
+@needs_proc
+def test_large_rows_of_packs_are_mapped(tmp_path):
+    large = np.arange(1 << 12, dtype=np.int64)
+    with ShardedDatasetWriter(tmp_path, pack=True) as writer:
+        writer.add_fields(["a"])
+        for i in range(3):
+            writer.add_sample({"a": large + i}, f"s{i}")
+    with ShardedDatasetReader(tmp_path) as reader:
+        first = reader.get_sample("s1")[0]["a"]
+        assert open_shards() == []
         assert first.ctypes.data == reader.samples[1]["a"].ctypes.data
         np.testing.assert_array_equal(first, large + 1)
