@@ -34,9 +34,11 @@ cdef class ColumnFile:
     cdef uint64_t likely_size      # bytes of the last member found
     cdef readonly LayoutCache layouts
     cdef dict packs                # by the offset of their data
-    cdef readonly tuple identity
+    cdef uint64_t device, inode, size
+    cdef int64_t mtime_ns
     cdef object scanning           # a lock
-    cdef list holders              # weak references
+    cdef object holder             # weak reference, or None
+    cdef list holders              # of others, or None
     cdef Py_ssize_t holders_limit
     cdef int find(
         self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size

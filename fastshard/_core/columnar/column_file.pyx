@@ -219,7 +219,7 @@ cdef class ColumnFile:
             self.opened = <Source?> source
             self.nbytes = self.opened.nbytes
         self.is_exact = is_exact
-        self.identity = identity
+        self.device, self.inode, self.size, self.mtime_ns = identity
         self.scanning = Lock()
         self.path = path
         self.number = number
@@ -229,7 +229,6 @@ cdef class ColumnFile:
             layouts = LayoutCache.__new__(LayoutCache)
         self.layouts = layouts
         self.packs = {}
-        self.holders = []
         self.holders_limit = HOLDERS_STEP
 
     def __reduce__(self):
@@ -257,6 +256,11 @@ cdef class ColumnFile:
             return self.opened
 
     @property
+    def identity(self):
+        """Device, inode, size and modification time, when it was opened."""
+        return self.device, self.inode, self.size, self.mtime_ns
+
+    @property
     def is_scanned(self):
         """Whether all headers were scanned because the index had a wrong offset."""
         return self.scan_table is not None
@@ -264,7 +268,10 @@ cdef class ColumnFile:
     def release(self):
         """Make its holders forget the file; arrays and views on it stay valid."""
         with cython.critical_section(self):
-            holders, self.holders = self.holders, []
+            holders, self.holders = self.holders or [], None
+            if self.holder is not None:
+                holders.append(self.holder)
+                self.holder = None
         for holder in holders:
             holder = holder()
             if holder is not None:
@@ -272,11 +279,17 @@ cdef class ColumnFile:
 
     cdef int add_holder(self, object holder) except -1:
         """Add a holder, by weak reference; `release` makes it forget the file."""
+        cdef object added = ref(holder)
         with cython.critical_section(self):
+            if self.holder is None or self.holder() is None:
+                self.holder = added  # most files have one: a list costs more
+                return 0
+            if self.holders is None:
+                self.holders = []
             if len(self.holders) >= self.holders_limit:
                 self.holders = [other for other in self.holders if other() is not None]
                 self.holders_limit = 2 * len(self.holders) + HOLDERS_STEP
-            self.holders.append(ref(holder))
+            self.holders.append(added)
         return 0
 
     cdef ExtentTable scan_headers(self):

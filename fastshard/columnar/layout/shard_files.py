@@ -129,11 +129,12 @@ class ColumnFiles:
         ClosedError
             The cache is closed.
         """
-        file = self._files.get((field, shard))
+        key = field, shard
+        file = self._files.get(key)
         if file is not None:
             return file
         with self._lock:
-            file = self._files.get((field, shard))
+            file = self._files.get(key)
             if file is not None:
                 return file
             if self.closed:
@@ -141,7 +142,7 @@ class ColumnFiles:
             file = self._open_shard(field, shard)
             while len(self._files) >= self.limit:
                 self._files.pop(next(iter(self._files))).release()
-            self._files[field, shard] = file
+            self._files[key] = file
         return file
 
     def _open_shard(self, field: str, shard: int) -> ColumnFile:
