@@ -3,13 +3,15 @@
 pytest bench/columnar/bench_columnar_million.py
 
 10,000, 100,000 and 1,000,000 samples of float32[100], [50] and [50], with metadata:
-3,000 shards of 3.5 GB at a million. Targets, in CPU time: `get_sample` is not slower
-than LMDB at a million, and the first thousand calls of a new reader take at most twice
-as long as LMDB's.
+3,000 shards of 3.5 GB at a million, and 60 of 0.8 GB with packs. Targets, in CPU time:
+`get_sample` is not slower than LMDB at a million, and the first thousand calls of a new
+reader take at most twice as long as LMDB's. The stores of all contenders are written
+once, and locked in memory. With ``BENCH_STORES=FOLDER`` they are kept there.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +23,16 @@ import pytest
 
 from fastshard.columnar import ShardedDatasetReader
 from harness import SCALE, contenders, limit
-from rivals.columnar_by_id import Lmdb, write_fastshard, write_lmdb
+from harness.hold import hold_pages
+from rivals.columnar_by_id import Lmdb, write_fastshard, write_lmdb, write_packed
 from rivals.columnar_data import PER_SHARD, Data
 
 COUNTS = [max(int(count * SCALE), PER_SHARD) for count in (10**4, 10**5, 10**6)]
-READS = 50_000
+READS = 10_000
+WARM = 50_000  # lookups before them: all rows are loaded by then
 FIRST = 1000  # lookups of a new reader
 ROUNDS = 5
-BUFFER = 1 << 20  # bytes of a plain read
+STORES = os.environ.get("BENCH_STORES")  # folder of stores, by number of samples
 
 Open = Callable[[Data], Any]  # returns a reader with `get_sample`
 
@@ -39,32 +43,35 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def data(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Data]:
-    """Yield samples with the stores of all contenders in the page cache."""
-    folder = tmp_path_factory.mktemp("million")
+    """Yield samples with the stores of all contenders locked in memory."""
+    folder = Path(STORES or tmp_path_factory.mktemp("million")) / str(request.param)
+    folder.mkdir(parents=True, exist_ok=True)
     found = Data(folder, request.param)
-    for write in (write_fastshard, write_lmdb):
+    for write in (write_fastshard, write_packed, write_lmdb):
         found.store(write)
-    found.__dict__.pop("rows", None)  # a gigabyte of Python objects
-    yield found
-    shutil.rmtree(folder)
+    with hold_pages(folder):
+        yield found
+    if not STORES:
+        shutil.rmtree(folder)
 
 
 def open_fastshard(data: Data) -> ShardedDatasetReader:
     return ShardedDatasetReader(data.store(write_fastshard))
 
 
+def open_packed(data: Data) -> ShardedDatasetReader:
+    return ShardedDatasetReader(data.store(write_packed))
+
+
 def open_lmdb(data: Data) -> Lmdb:
     return Lmdb(data.store(write_lmdb))
 
 
-def read_all(folder: Path) -> None:
-    """Bring files into the page cache: other processes may have evicted them."""
-    buffer = bytearray(BUFFER)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
+READERS: dict[str, Open] = {
+    "fastshard": open_fastshard,
+    "fastshard_packed": open_packed,
+    "LMDB": open_lmdb,
+}
 
 
 def random_ids(data: Data, count: int, seed: int) -> list[str]:
@@ -74,8 +81,8 @@ def random_ids(data: Data, count: int, seed: int) -> list[str]:
 
 def read_samples(benchmark: Any, reader: Any, keys: list[str]) -> None:
     """Read samples; note the CPU time of one."""
-    begun = time.process_time()
     get = reader.get_sample
+    begun = time.process_time()
     for key in keys:
         get(key)
     cpu = (time.process_time() - begun) / len(keys) * 1e6
@@ -89,14 +96,13 @@ def check_samples(data: Data, reader: Any) -> None:
         data.check(i, *reader.get_sample(data.ids[i]))
 
 
-@contenders("get_sample of a million", fastshard=open_fastshard, LMDB=open_lmdb)
+@contenders("get_sample of a million", **READERS)
 @pytest.mark.parametrize("data", COUNTS, indirect=True)
 def bench_get_sample(benchmark: Any, data: Data, read: Open, turn: int) -> None:
-    """Random samples, after as many others."""
-    read_all(data.folder)
+    """Random samples, after many others."""
     reader = read(data)
     check_samples(data, reader)
-    for key in random_ids(data, READS, 0):
+    for key in random_ids(data, WARM, 0):
         reader.get_sample(key)
     seeds = iter(range(1, ROUNDS + 1))
 
@@ -107,15 +113,15 @@ def bench_get_sample(benchmark: Any, data: Data, read: Open, turn: int) -> None:
     benchmark.extra_info["operations"] = READS
     benchmark.pedantic(read_samples, setup=fresh, rounds=ROUNDS)
     benchmark.extra_info.pop("times", None)
-    limit(benchmark, "fastshard", "CPU us", 1, "LMDB")
+    for who in ("fastshard", "fastshard packed"):
+        limit(benchmark, who, "CPU us", 1, "LMDB")
     reader.close()
 
 
-@contenders("first of a million", fastshard=open_fastshard, LMDB=open_lmdb)
+@contenders("first of a million", **READERS)
 @pytest.mark.parametrize("data", COUNTS, indirect=True)
 def bench_first(benchmark: Any, data: Data, read: Open, turn: int) -> None:
     """Random samples, the first of a new reader."""
-    read_all(data.folder)
     seeds = iter(range(ROUNDS))
     readers: list[Any] = []
 
@@ -129,6 +135,7 @@ def bench_first(benchmark: Any, data: Data, read: Open, turn: int) -> None:
     benchmark.extra_info["operations"] = FIRST
     benchmark.pedantic(read_samples, setup=fresh, rounds=ROUNDS)
     benchmark.extra_info.pop("times", None)
-    limit(benchmark, "fastshard", "CPU us", 2, "LMDB")
+    for who in ("fastshard", "fastshard packed"):
+        limit(benchmark, who, "CPU us", 2, "LMDB")
     check_samples(data, readers[-1])
     readers.pop().close()

@@ -37,7 +37,8 @@ MAP_SIZE = 1 << 36  # bytes of address space for LMDB
 
 
 def write_fastshard(folder: Path, rows: Iterable[Row], *, pack: bool = False) -> None:
-    with ShardedDatasetWriter(folder, samples_per_shard=PER_SHARD, pack=pack) as writer:
+    per_shard = None if pack else PER_SHARD
+    with ShardedDatasetWriter(folder, per_shard, pack=pack) as writer:
         writer.add_fields(list(FIELDS))
         add = writer.add_sample
         for key, arrays, metadata in rows:

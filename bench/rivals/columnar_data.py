@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,20 @@ class Data:
     @cached_property
     def rows(self) -> list[Row]:
         """All samples, as arguments of writers."""
+        return list(self.iterate_rows())
+
+    def iterate_rows(self) -> Iterator[Row]:
+        """Yield the samples: a million of them as objects take a gigabyte."""
         fields = self.columns.items()
-        return [
-            (key, {field: column[i] for field, column in fields}, self.metadata(i))
-            for i, key in enumerate(self.ids)
-        ]
+        for i, key in enumerate(self.ids):
+            yield key, {field: column[i] for field, column in fields}, self.metadata(i)
 
     def store(self, write: Write, max_samples: int | None = None) -> Path:
         """Return the folder that `write` fills with `max_samples` samples at most."""
         folder = self.folder / write.__name__
         if not folder.exists():
             folder.mkdir()
-            write(folder, self.rows[:max_samples])
+            write(folder, islice(self.iterate_rows(), max_samples))
         return folder
 
     def check(self, i: int, columns: Any, metadata: dict[str, Any]) -> None:
