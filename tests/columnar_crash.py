@@ -3,13 +3,15 @@
     python tests/columnar_crash.py [MINUTES] [SEED]
     python tests/columnar_crash.py kills|losses|errors|reading SECONDS SEED
     python tests/columnar_crash.py kills|losses|errors|reading 500rounds SEED
+    python tests/columnar_crash.py ... packed
 
 A child process works on a dataset and reports each operation that it begins, and each
 that the writer has acknowledged. Then the dataset is read without fastshard and with
 it. It must hold the last acknowledged state or that after a later operation, and a new
 writer must be able to continue it. After that writer no file is left that no row
 needs. Readers run in the child, between compactions, and in processes beside it. Every
-other round packs arrays, the first if the seed is odd.
+other round packs arrays, the first if the seed is odd; with ``packed``, each writer of
+each round does. In half of the rounds rows wait after the first one of a transaction.
 The last line of the output counts what was tested. Requires Linux and a C compiler.
 """
 
@@ -37,6 +39,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fastshard.columnar.write import pending_rows
 from support.columnar import found as contents
 from support.columnar import model, power_loss
 from support.columnar.found import Broken, need
@@ -475,6 +478,7 @@ def check_failure(disk, trial, start, rng, folder) -> None:
         raise
 
 
+PENDING = pending_rows.SINGLE_ROWS, pending_rows.ROWS  # as released
 PACK_SHARE = 0.7  # of the writers in every other round
 MOMENTS = 40  # of a session at which something fails; 8 if rounds are counted
 
@@ -486,7 +490,9 @@ KINDS: dict[str, Callable] = {
 }
 
 
-def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
+def run(
+    kinds: list[str], seconds: float, most: float, seed: int, *, packed: bool
+) -> int:
     """Run rounds for `seconds`, at most `most` of them."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")
@@ -497,6 +503,12 @@ def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
         kind = kinds[rounds % len(kinds)]
         name = f"{seed} {rounds} {kind}"
         Work.pack_share = PACK_SHARE if (seed + rounds) % 2 else 0.0
+        if packed:
+            Work.pack_share = 1.0
+        if (seed + rounds) // 2 % 2:
+            pending_rows.SINGLE_ROWS, pending_rows.ROWS = 1, 3
+        else:
+            pending_rows.SINGLE_ROWS, pending_rows.ROWS = PENDING
         folder = Path(tempfile.mkdtemp("", "columnar", MEMORY))
         try:
             KINDS[kind](random.Random(name), folder, counts)
@@ -512,6 +524,9 @@ def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
 def main(arguments: list[str]) -> int:
     """Run the tests, in a new process if the library must be preloaded."""
     kinds = list(KINDS)
+    packed = arguments[-1:] == ["packed"]
+    if packed:
+        arguments.pop()
     if arguments and arguments[0] in KINDS:
         kinds, seconds = [arguments.pop(0)], 1.0
     else:
@@ -524,7 +539,7 @@ def main(arguments: list[str]) -> int:
         limit = float(arguments[0])
     seed = int(arguments[1]) if arguments[1:] else time.time_ns() % 10**6
     if kinds == ["reading"] or hasattr(ctypes.CDLL(None), "watched_start"):
-        return run(kinds, seconds * limit, most, seed)
+        return run(kinds, seconds * limit, most, seed, packed=packed)
     with tempfile.TemporaryDirectory() as name:
         where = os.environ | {"LD_PRELOAD": preload(Path(name))}
         command = [sys.executable, __file__, *sys.argv[1:]]

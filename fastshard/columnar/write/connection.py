@@ -8,12 +8,13 @@ import re
 import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trusted
 from fastshard.columnar.layout.packs import PACKED_TABLE
+from fastshard.columnar.write.pending_rows import PendingRows
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
 
 __all__ = [
@@ -66,6 +67,7 @@ class CommitGuard(Protocol):
 
 
 PLAIN_LEVEL: Any = sqlite3.Connection.isolation_level
+PLAIN_CHANGES: Any = sqlite3.Connection.total_changes
 
 
 class WriterConnection(sqlite3.Connection):
@@ -75,10 +77,16 @@ class WriterConnection(sqlite3.Connection):
     writer's `flush`. A `rollback` removes the rows of samples added since the last
     flush; their arrays become dead space. `close` closes the writer.
 
+    Rows of new samples may wait, to be written many at once. Each statement of this
+    connection's methods, and of cursors that `cursor` returns, sees them; those of a
+    cursor made with ``sqlite3.Cursor(conn)`` may not.
+
     Attributes
     ----------
     guard : weakref to CommitGuard, or None
         None until the index is open; until then commits are SQLite's own.
+    pending : PendingRows, or None
+        Rows that wait. None until the index is open, and after `finish`.
     is_finished : bool
         Whether `finish` was called.
     has_begun : bool
@@ -87,6 +95,7 @@ class WriterConnection(sqlite3.Connection):
     """
 
     guard: weakref.ref[CommitGuard] | None = None
+    pending: PendingRows | None = None
     is_finished = False
     has_begun = False
 
@@ -113,7 +122,11 @@ class WriterConnection(sqlite3.Connection):
     def cursor(self, factory: Any = None) -> Any:
         """Return a `WriterCursor`, or a cursor made by `factory`."""
         self._check()
-        return super().cursor(WriterCursor if factory is None else factory)
+        if factory is None:
+            return super().cursor(WriterCursor)
+        if self.pending is not None:
+            self.pending.disable()
+        return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> WriterCursor:
         """Execute one statement with a new cursor."""
@@ -141,9 +154,34 @@ class WriterConnection(sqlite3.Connection):
 
     def rollback(self) -> None:
         """Roll back the rows that are not committed."""
-        self._check()
+        with suppress(sqlite3.Error):
+            self._check()
         super().rollback()
         self.has_begun = False
+        if self.pending is not None:
+            self.pending.forget()
+
+    @property
+    def total_changes(self) -> int:
+        """Number of rows that were written since the connection was opened."""
+        self._check()
+        count: int = PLAIN_CHANGES.__get__(self)
+        return count
+
+    def backup(self, *args: Any, **options: Any) -> None:
+        """Copy the database into another, as `sqlite3.Connection.backup`."""
+        self._check()
+        super().backup(*args, **options)
+
+    def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
+        """Open a value as a file, as `sqlite3.Connection.blobopen`."""
+        self._check()
+        return super().blobopen(*args, **options)
+
+    def serialize(self, **options: Any) -> bytes:
+        """Return the database as bytes, as `sqlite3.Connection.serialize`."""
+        self._check()
+        return super().serialize(**options)
 
     def close(self) -> None:
         """Close the writer, which flushes first."""
@@ -156,6 +194,7 @@ class WriterConnection(sqlite3.Connection):
     def finish(self) -> None:
         """Close the connection alone, without a commit. For the writer."""
         self.is_finished = True
+        self.pending = None  # which refers to the connection
         super().close()
 
     def __enter__(self) -> Self:
@@ -174,12 +213,18 @@ class WriterConnection(sqlite3.Connection):
         return False
 
     def _check(self) -> CommitGuard | None:
-        """Return the guard; raise ClosedError if the writer is closed."""
+        """Settle pending rows and return the guard; raise ClosedError if closed."""
         if self.is_finished:
             raise ClosedError("the writer of this connection is closed: open another")
         guard = None if self.guard is None else self.guard()
         if guard is not None:
             guard.check_open()
+            if self.pending is not None:
+                try:
+                    self.pending.settle()
+                except sqlite3.Error as error:
+                    guard.check_transaction(error)
+                    raise
         return guard
 
 
@@ -292,16 +337,20 @@ def check_no_triggers(conn: sqlite3.Connection, path: str) -> None:
 
 
 def begin(conn: WriterConnection) -> None:
-    """Begin a write transaction, unless one is open.
+    """Begin a write transaction, unless one is open, and write pending rows.
 
     Raises
     ------
     sqlite3.OperationalError
         Another program is writing.
+    sqlite3.Error
+        Pending rows cannot be written.
     """
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
     conn.has_begun = True
+    if conn.pending is not None:
+        conn.pending.settle()
 
 
 @contextmanager

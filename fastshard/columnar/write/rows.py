@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fastshard._core.dataset.npy import append_all
+from fastshard.columnar.layout.schema import check_sample_id
 from fastshard.columnar.write.append_file import WRITE_BYTES
 from fastshard.columnar.write.column import Column
-from fastshard.columnar.write.connection import begin, is_fatal
+from fastshard.columnar.write.connection import begin, is_fatal, savepoint
+from fastshard.columnar.write.pending_rows import Insert, format_insert
 from fastshard.columnar.write.session import WriterSession
 
-__all__ = ["RowWriter", "move_rows", "register_rows"]
+__all__ = ["RowWriter", "delete_rows", "move_rows", "register_rows"]
 
 FLUSH_SECONDS = 60.0  # since the last commit; then a full buffer is flushed
 MAX_STATEMENTS = 256  # SQL texts that are cached, of each kind
@@ -36,7 +38,8 @@ class RowWriter:
         self._transaction = session.transaction
         self._conn = session.conn
         self._cursor = sqlite3.Cursor(session.conn)
-        self._inserts: dict[tuple[str, ...], str] = {}  # SQL by fields
+        self._inserts: dict[tuple[str, ...], Insert] = {}  # by fields
+        self._pending = session.pending
         self._updates: dict[tuple[object, ...], str] = {}  # SQL by has_text and fields
 
     def insert(
@@ -59,31 +62,55 @@ class RowWriter:
         bool
             False if the id is taken. Nothing is written then.
         """
+        pending = self._pending
+        if pending.is_full:
+            self._write_pending()
         arrays = arrays.copy() if type(arrays) is dict else _copy_arrays(arrays)
         row, largest = self._append(arrays, name)
         row += sample_id, text
         key = tuple(arrays)
-        sql = self._inserts.get(key)
-        if sql is None:
+        insert = self._inserts.get(key)
+        if insert is None:
             if len(self._inserts) >= MAX_STATEMENTS:
                 self._inserts.clear()
-            sql = self._inserts[key] = _format_insert(self._name_columns(arrays))
-        try:
-            if not self._conn.in_transaction:
-                begin(self._conn)
-            self._cursor.execute(sql, row)
-        except sqlite3.IntegrityError as error:
-            if self._transaction.is_lost():
-                self._session.fail(error)
-            self._drop_last(arrays)
-            if str(error) != "UNIQUE constraint failed: samples.id":
-                raise ValueError(f"sample {sample_id!r:.200}: {error}") from error
-            return False
-        except sqlite3.Error as error:
-            self._fail(error, arrays)
+            insert = self._inserts[key] = format_insert(self._name_columns(arrays))
+        if not pending.accept(insert, row):
+            if not self._insert_now(insert, row, arrays):
+                return False
+            pending.note_single(sample_id)
         if largest >= WRITE_BYTES:
             self._write_buffers(arrays)
         return True
+
+    def _insert_now(
+        self, insert: Insert, row: list[Any], fields: Iterable[str]
+    ) -> bool:
+        """Insert a row after those that wait; return False if the id is taken."""
+        try:
+            if not self._conn.in_transaction:
+                begin(self._conn)
+            self._pending.write()
+        except sqlite3.Error as error:
+            self._fail(error, fields)
+        try:
+            self._cursor.execute(insert.one, row)
+        except sqlite3.IntegrityError as error:
+            if self._transaction.is_lost():
+                self._session.fail(error)
+            self._drop_last(fields)
+            if str(error) != "UNIQUE constraint failed: samples.id":
+                raise ValueError(f"sample {row[-2]!r:.200}: {error}") from error
+            return False
+        except sqlite3.Error as error:
+            self._fail(error, fields)
+        return True
+
+    def _write_pending(self) -> None:
+        """Write the rows that wait, before another one comes."""
+        try:
+            self._pending.write()
+        except sqlite3.Error as error:
+            self._session.fail(error)
 
     def update(
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str | None
@@ -236,11 +263,68 @@ def move_rows(
     )
 
 
-def _format_insert(names: Sequence[str]) -> str:
-    """Return SQL with parameters: the columns of fields, id, metadata."""
-    columns = [*names, "id", "meta_json"]
-    marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO samples ({', '.join(columns)}) VALUES ({marks})"
+def delete_rows(session: WriterSession, sample_ids: Iterable[str]) -> None:
+    """Delete the rows of samples; their members become dead space.
+
+    Shards of other programs that lose a row get a record: a row that is added later
+    with the same id refers to its own member, by an exact offset, and a compaction
+    knows the shard even if no row refers to it any more.
+
+    Parameters
+    ----------
+    session : WriterSession
+        The caller holds its mutex and flushes.
+    sample_ids : iterable of str
+
+    Raises
+    ------
+    ValueError
+        An id is invalid, or there is no such sample. Nothing is deleted.
+    TypeError
+        An id is not a str. Nothing is deleted.
+    """
+    ids = list(dict.fromkeys(sample_ids))
+    for sample_id in ids:
+        check_sample_id(sample_id)
+    try:
+        begin(session.conn)
+        missing = _find_missing(session.conn, ids)
+        if missing is not None:
+            raise ValueError(f"there is no sample {missing!r:.200}")
+        for column in session.transaction.columns.values():
+            _adopt_shards(session.conn, column, ids)
+        with savepoint(session.conn) as cursor:
+            cursor.executemany(
+                "DELETE FROM samples WHERE id = ?", ((each,) for each in ids)
+            )
+    except (OSError, sqlite3.Error) as error:
+        session.fail(error)
+    for handle in list(session.handles):
+        handle.forget(ids)
+
+
+def _find_missing(conn: sqlite3.Connection, ids: list[str]) -> str | None:
+    """Return the first id without a sample, or None."""
+    cursor = sqlite3.Cursor(conn)
+    for sample_id in ids:
+        cursor.execute("SELECT 1 FROM samples WHERE id = ?", (sample_id,))
+        if cursor.fetchone() is None:
+            return sample_id
+    return None
+
+
+def _adopt_shards(conn: sqlite3.Connection, column: Column, ids: list[str]) -> None:
+    """Adopt the foreign shards that the samples lie in, if they may be appended to."""
+    foreign = column.foreign - column.pending.keys()
+    if not foreign:
+        return
+    cursor = sqlite3.Cursor(conn)
+    sql = f"SELECT {column.shard_column} FROM samples WHERE id = ?"
+    for sample_id in ids:
+        for (number,) in cursor.execute(sql, (sample_id,)):
+            if type(number) is int and number in foreign:
+                column.adopt(number)
+                foreign.discard(number)
 
 
 def _format_update(names: Sequence[str], has_text: bool) -> str:

@@ -34,6 +34,7 @@ from fastshard.columnar.write.lock import (
     register,
     unregister,
 )
+from fastshard.columnar.write.pending_rows import PendingRows
 from fastshard.columnar.write.transaction import Transaction
 from fastshard.errors import ClosedError, FastshardError, FormatError
 
@@ -86,6 +87,7 @@ class WriterSession:
         Whether an array is being encoded, whose own code may call the writer.
     limits : ShardLimits
     conn : WriterConnection
+    pending : PendingRows
     transaction : Transaction
     handles : WeakSet
         Open shard handles.
@@ -165,6 +167,7 @@ class WriterSession:
         except BaseException:
             conn.finish()
             raise
+        self.pending = conn.pending = PendingRows(conn, self.mutex)
         conn.guard = weakref.ref(self)
         self.state = OPEN
         try:
@@ -217,6 +220,7 @@ class WriterSession:
             self.check_idle()
             transaction = self.transaction
             try:
+                self.pending.settle()
                 transaction.store()
                 transaction.is_committing = True
                 yield

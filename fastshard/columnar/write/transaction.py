@@ -35,8 +35,8 @@ while a committed row refers to it.
   (`recovery.recover`).
 - The user rolls back: the rows are removed, their members remain as dead space.
 
-**Deletion** removes rows alone (`deletion`); no byte of a shard changes before a
-compaction, so that an undone deletion has its members.
+**Deletion** removes rows alone (`rows.delete_rows`); no byte of a shard changes before
+a compaction, so that an undone deletion has its members.
 """
 
 from __future__ import annotations
@@ -289,6 +289,8 @@ class Transaction:
         During a commit the files stay as they are: it may have reached the disk.
         """
         records: dict[str, dict[int, ShardLength]] | None = None
+        if self.conn.pending is not None:
+            self.conn.pending.forget()
         with suppress(sqlite3.Error):
             sqlite3.Connection.rollback(self.conn)
             if not self.is_committing:

@@ -25,8 +25,7 @@ from fastshard.columnar.layout.values import encode_metadata
 from fastshard.columnar.write import fields
 from fastshard.columnar.write.compact.rewrite import Compaction, compact_columns
 from fastshard.columnar.write.connection import WriterConnection, savepoint
-from fastshard.columnar.write.deletion import delete_rows
-from fastshard.columnar.write.rows import RowWriter, register_rows
+from fastshard.columnar.write.rows import RowWriter, delete_rows, register_rows
 from fastshard.columnar.write.session import WriterSession
 from fastshard.columnar.write.shard_handle import ShardHandle
 from fastshard.errors import FormatError

@@ -1,0 +1,212 @@
+"""Rows of new samples that are not sent to SQLite yet, for statements of many rows."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+__all__ = ["Insert", "PendingRows", "format_insert"]
+
+ROWS = 32  # of a statement
+MAX_VALUES = 512  # of a statement; SQLite has allowed 999 parameters at least
+MAX_TEXT = 64 << 10  # characters of metadata; longer ones are inserted at once
+SINGLE_ROWS = 32  # inserted one by one before the first statement of a transaction
+COLUMN = r'(?:"\w+"|\w+) (?:INTEGER|TEXT|REAL|BLOB)'
+# The table without constraints, expressions or collations but those of the id.
+PLAIN_TABLE = re.compile(
+    rf"CREATE TABLE samples \(id TEXT PRIMARY KEY, meta_json TEXT(?:, {COLUMN})*\)",
+    re.ASCII,
+)
+
+
+class Insert(NamedTuple):
+    """SQL that inserts rows of the same columns, the last two id and metadata."""
+
+    one: str
+    many: str  # of `rows` rows
+    rows: int
+    columns: tuple[str, ...]
+
+
+def format_insert(names: Sequence[str]) -> Insert:
+    """Return SQL with parameters: the columns of fields, id, metadata."""
+    columns = (*names, "id", "meta_json")
+    marks = f"({', '.join('?' * len(columns))})"
+    rows = max(1, min(ROWS, MAX_VALUES // len(columns)))
+    head = f"INSERT INTO samples ({', '.join(columns)}) VALUES "
+    return Insert(head + marks, head + ", ".join([marks] * rows), rows, columns)
+
+
+class PendingRows:
+    """Rows of a transaction that follow those of ``samples``, until they are written.
+
+    A row waits only if SQLite is sure to accept it: its id is greater than all others,
+    the table has no constraint of the user, and the transaction keeps other programs
+    out. Any other statement of the connection comes after the rows that wait; see
+    `settle`.
+
+    Parameters
+    ----------
+    conn : sqlite3.Connection
+    mutex : threading.RLock
+        That of the session; the caller of all methods but `settle` and `forget`
+        holds it.
+    """
+
+    def __init__(self, conn: sqlite3.Connection, mutex: threading.RLock) -> None:
+        self.mutex = mutex
+        self._conn = conn
+        self._cursor = sqlite3.Cursor(conn)
+        self._last_id: str | None = None  # the greatest; None: no row may wait
+        self._singles = 0  # rows written one by one since the last `settle`
+        self._insert: Insert | None = None  # of the rows that wait
+        self._values: list[object] = []  # of these rows
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Let no more rows wait: there is a cursor that does not call `settle`."""
+        self.settle()
+        self._enabled = False
+
+    def accept(self, insert: Insert, row: list[object]) -> bool:
+        """Let a row wait; return False if it must be written at once."""
+        sample_id, text = row[-2], row[-1]
+        if (
+            self._last_id is None
+            or type(sample_id) is not str
+            or sample_id <= self._last_id
+            or (insert is not self._insert and self._values)
+            or len(text) > MAX_TEXT  # type: ignore[arg-type]
+            or not self._conn.in_transaction
+        ):
+            return False
+        # The id first: if an interrupt comes between, the row is merely missing.
+        self._last_id = sample_id
+        self._insert = insert
+        self._values += row
+        return True
+
+    def note_single(self, sample_id: str) -> None:
+        """Note that a row was written; then decide whether the next ones may wait."""
+        if self._last_id is not None:
+            if type(sample_id) is not str:
+                self._last_id = None
+            elif sample_id > self._last_id:
+                self._last_id = sample_id
+        elif self._enabled:
+            self._singles += 1
+            if self._singles == SINGLE_ROWS:
+                with suppress(sqlite3.Error):  # the row itself is written
+                    self._last_id = self._find_last_id()
+
+    @property
+    def is_full(self) -> bool:
+        """True if the rows that wait make a whole statement."""
+        insert = self._insert
+        return insert is not None and (
+            len(self._values) >= insert.rows * len(insert.columns)
+        )
+
+    def settle(self) -> None:
+        """Write the rows that wait, before a statement that may depend on them.
+
+        Raises
+        ------
+        sqlite3.Error
+            As by `write`.
+        """
+        if self._values or self._singles:
+            with self.mutex:
+                self._last_id = None
+                self._singles = 0
+                self.write()
+
+    def forget(self) -> None:
+        """Drop the rows that wait: their transaction has been rolled back."""
+        with self.mutex:
+            self._last_id = None
+            self._singles = 0
+            self._values.clear()
+
+    def write(self) -> None:
+        """Write the rows that wait.
+
+        Raises
+        ------
+        sqlite3.IntegrityError
+            Rows were refused, and dropped; the others are written. The message names
+            the first one.
+        sqlite3.Error
+            Rows were not written; they go on waiting.
+        """
+        insert = self._insert
+        if insert is None or not self._values:
+            return
+        if not self._conn.in_transaction:  # another cursor has ended it
+            self._cursor.execute("BEGIN IMMEDIATE")
+        if len(self._values) == insert.rows * len(insert.columns) and insert.rows > 1:
+            try:
+                self._cursor.execute(insert.many, self._values)
+            except sqlite3.Error:
+                if not self._conn.in_transaction:
+                    raise
+            else:
+                self._values = []
+                return
+        self._write_singly(insert)
+
+    def _write_singly(self, insert: Insert) -> None:
+        """Write one row after the other."""
+        width = len(insert.columns)
+        refusal: sqlite3.IntegrityError | None = None
+        while self._values:
+            row = self._values[:width]
+            try:
+                self._cursor.execute(insert.one, row)
+            except sqlite3.IntegrityError as error:
+                if not self._conn.in_transaction:
+                    raise
+                if refusal is None and not self._is_written(insert, row):
+                    refusal = _name_sample(error, row[-2])
+            del self._values[:width]
+        if refusal is not None:
+            raise refusal
+
+    def _is_written(self, insert: Insert, row: list[object]) -> bool:
+        """Return whether a row was written before: then an interrupt came after it."""
+        columns = ", ".join(insert.columns)
+        sql = f"SELECT {columns} FROM samples WHERE id = ?"
+        return self._cursor.execute(sql, (row[-2],)).fetchall() == [tuple(row)]
+
+    def _find_last_id(self) -> str | None:
+        """Return the greatest id, or None if rows must be written one by one."""
+        execute = self._cursor.execute
+        if execute("PRAGMA encoding").fetchone() != ("UTF-8",):
+            return None  # ids are ordered by their bytes
+        if execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone():
+            return None
+        schema = execute(
+            "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = 'samples' "
+            "COLLATE NOCASE ORDER BY type DESC"
+        ).fetchall()
+        if len(schema) != 2 or schema[1] != ("index", None):  # that of the primary key
+            return None
+        kind, sql = schema[0]
+        if kind != "table" or PLAIN_TABLE.fullmatch(str(sql)) is None:
+            return None
+        row = execute("SELECT max(id) FROM samples").fetchone()
+        return row[0] if row and type(row[0]) is str else None
+
+
+def _name_sample(
+    error: sqlite3.IntegrityError, sample_id: object
+) -> sqlite3.IntegrityError:
+    """Return the error with the sample's id in its message."""
+    named = sqlite3.IntegrityError(f"sample {sample_id!r:.200}: {error}")
+    named.sqlite_errorcode = error.sqlite_errorcode
+    named.sqlite_errorname = error.sqlite_errorname
+    return named
