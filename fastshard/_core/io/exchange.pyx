@@ -76,6 +76,7 @@ cdef enum:
 # States of connections.
 cdef enum:
     FREE
+    ARRIVING                       # added by another thread, not accepted yet
     CONNECTING
     IDLE
     SENDING
@@ -125,7 +126,7 @@ cdef struct connection_t:
     int state
     uint32_t server
     bint is_used                   # whether it had a response before
-    bint has_output                # whether events of output are asked for
+    bint has_output                # whether events of output are, or will be asked for
     exchange_t *exchange
     uint64_t begun, until
     size_t sent                    # bytes of the request
@@ -737,7 +738,8 @@ cdef class ExchangeLoop:
         self.open += 1
         conn = &self.connections[slot]
         conn.fd, conn.server, conn.is_used = fd, server, not is_connecting
-        conn.state = CONNECTING if is_connecting else IDLE
+        conn.state = ARRIVING      # not IDLE: the driving thread would use it already
+        conn.has_output = is_connecting
         conn.begun = fs_exact_now()
         conn.until = conn.begun + timeout
         self.arrived[self.arrived_count] = slot
@@ -955,7 +957,7 @@ cdef class ExchangeLoop:
             self.slots = max(self.slots, slot + 1)
             conn = &self.connections[slot]
             conn.exchange = NULL
-            conn.has_output = conn.state == CONNECTING
+            conn.state = CONNECTING if conn.has_output else IDLE
             if conn.head == NULL:
                 conn.head = <uint8_t *> malloc(MAX_HEAD)
             if conn.head == NULL or fs_events_change(
