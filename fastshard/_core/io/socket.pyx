@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from fastshard._core.buffers cimport bytes_of
-from fastshard._core.pages cimport fs_exact_now, fs_populate_buffer
+from fastshard._core.pages cimport fs_exact_now, fs_pages_cached, fs_populate_buffer
 
 import os
 
@@ -132,14 +132,21 @@ cdef class Scatter:
         return 0
 
     cdef void populate(self) noexcept:
-        """Allocate the pages of large buffers; other threads may receive meanwhile."""
+        """Allocate the pages of large buffers; other threads may receive meanwhile.
+
+        Those of memory that is filled again have pages: to populate them takes longer
+        than to look.
+        """
         cdef size_t i
+        cdef uint8_t *at
+        cdef uint64_t size
         for i in range(self.held):
-            if self.buffers[i].len >= LARGE_COPY:
+            at = <uint8_t *> self.buffers[i].buf
+            size = self.buffers[i].len
+            if size >= LARGE_COPY:
                 with nogil:
-                    fs_populate_buffer(
-                        <uint8_t *> self.buffers[i].buf, self.buffers[i].len
-                    )
+                    if fs_pages_cached(at, size) != 1:
+                        fs_populate_buffer(at, size)
 
     @property
     def left(self):
