@@ -40,6 +40,7 @@ cdef enum:
     FIRST_AHEAD = 8 << 20          # bytes in the queue, until that proves too few
 
 cdef uint64_t LONG_WAIT = 20_000_000  # ns
+cdef uint64_t LONG_PAUSE = 10_000_000  # ns between two calls of the consumer
 
 cdef extern from "Python.h":
     bint PyExceptionInstance_Check(object thing)
@@ -65,17 +66,24 @@ cdef class ItemBlock:
     Attributes
     ----------
     items : list
-        Of the stream; None once they were returned.
+        Of the stream; None once they were returned. Samples whose fields are members
+        are made in their turn, from their positions here: thousands that wait would
+        cost the garbage collector more than their making.
     samples : SamplesBase or None
         Those that the items are of; None: the items are members.
     staged : SamplesBase or None
         The samples on a handle that has the block's bytes.
+    only, decoders : tuple or None, Mapping or None
+        Of each sample, if `items` has positions of samples.
     """
 
     cdef list items
     cdef Shard shard
     cdef SamplesBase samples
     cdef SamplesBase staged
+    cdef bint has_positions        # `items` are positions of samples
+    cdef tuple only
+    cdef object decoders
     cdef uint64_t start            # offsets in the shard
     cdef uint64_t end
     cdef object request            # None: not requested yet
@@ -101,7 +109,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef uint64_t ahead_bytes      # in the queue, at most `window_bytes`
     cdef uint64_t least_ahead      # of that, however fast responses come
     cdef object tail               # the request that was sent last, or None
-    cdef bint was_idle             # all requests had been received
+    cdef bint was_idle             # all requests had been received in a long pause
+    cdef uint64_t returned         # moment when an item was waited for last
     cdef uint64_t idle_bytes       # requested since then
     cdef uint64_t idle_wait_ns     # waited since then
     cdef MemoryPool pool           # memory for requests
@@ -111,6 +120,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef Py_ssize_t block_items    # in the queue and `current`, not returned yet
     cdef object samples            # those of the last item, with `is_plain` of them
     cdef bint is_plain
+    cdef RemoteSource plain_source  # the last one for which `has_no_bytes` is true
 
     def __cinit__(self, *args, **options):
         self.window = min(self.window, <Py_ssize_t> MAX_ITEMS)
@@ -143,13 +153,14 @@ cdef class RemotePrefetchIterator(IteratorBase):
         if self.current is not None:
             return self.next_of_block(self.current)
         begun = fs_exact_now()
+        self.check_idle(begun)
         self.fill()
         if not self.queue:
             self.finish()
             raise StopIteration
         if isinstance(self.queue[0], ItemBlock):
             if self.receive_block(self.queue[0]):
-                self.add_wait(fs_exact_now() - begun)
+                self.add_wait(begun)
                 return self.next_of_block(self.current)
         requested = self.queue[0]
         if PyExceptionInstance_Check(requested.item):
@@ -161,7 +172,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             cancel_requests(requested)  # of its other members
             self.pop(requested)
             raise
-        self.add_wait(fs_exact_now() - begun)
+        self.add_wait(begun)
         self.pop(requested)        # last: KeyboardInterrupt loses no item
         return self.convert(item)
 
@@ -179,6 +190,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
         item = block.items[i]
         if block.samples is None:
             item = view_of(block, item)
+        elif block.has_positions:
+            item = self.stream.emit(sample_of(block, block.staged, item))
         else:
             sample = <SampleBase> item
             sample.samples = block.staged
@@ -219,7 +232,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         """
         cdef RequestedItem requested
         cdef list items = [
-            make_requests(self.stream, item, self.pool) for item in block.items
+            make_requests(self.stream, item, self.pool) for item in list_items(block)
         ]
         self.queue.popleft()
         self.queued_bytes -= block.end - block.start
@@ -297,9 +310,6 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.queue_block()
         self.send()
         self.blocked = self.blocked and len(self.queue) > 0
-        if self.tail is not None and self.tail.is_done():
-            self.was_idle = True
-            self.idle_wait_ns = self.idle_bytes = 0
         while not self.ended or self.overflow is not None or self.pending is not None:
             if self.queue and (
                 self.blocked or self.window == 0 or len(self.queue) >= MAX_ITEMS
@@ -376,9 +386,11 @@ cdef class RemotePrefetchIterator(IteratorBase):
         cdef ItemBlock block = self.block
         cdef Shard shard
         cdef SamplesBase samples = None
+        cdef SampleBase sample = None
         cdef uint64_t start, end
         if isinstance(item, SampleBase):
-            samples = (<SampleBase> item).samples
+            sample = <SampleBase> item
+            samples = sample.samples
             shard = samples.shard
         elif isinstance(self.stream, MemberStream) and isinstance(item, int):
             shard = (<MemberStream> self.stream).shard
@@ -395,6 +407,12 @@ cdef class RemotePrefetchIterator(IteratorBase):
                 end - block.start > self.block_bytes
             ):
                 return False
+            if block.has_positions:
+                if sample.only is not block.only or (
+                    sample.decoders is not block.decoders
+                ):
+                    return False
+                item = sample.position
             block.items.append(item)
             block.end = end
             return True
@@ -403,6 +421,10 @@ cdef class RemotePrefetchIterator(IteratorBase):
         ):
             return False
         block = ItemBlock.__new__(ItemBlock)
+        if sample is not None and self.is_plain:
+            block.has_positions = True
+            block.only, block.decoders = sample.only, sample.decoders
+            item = sample.position
         block.items = [item]
         block.shard = shard
         block.samples = samples
@@ -423,8 +445,10 @@ cdef class RemotePrefetchIterator(IteratorBase):
         cdef Source source
         try:
             source = shard.open_source()
-            if not source.is_remote() or not has_no_bytes(<RemoteSource> source):
-                return False
+            if source is not self.plain_source:
+                if not source.is_remote() or not has_no_bytes(<RemoteSource> source):
+                    return False
+                self.plain_source = <RemoteSource> source
             if not isinstance(item, SampleBase):
                 widen(shard, source, item, &floor, &ceiling)
             else:
@@ -465,7 +489,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
                 block.request = None
         if block.request is None:
             requests = [
-                make_requests(self.stream, item, self.pool) for item in block.items
+                make_requests(self.stream, item, self.pool)
+                for item in list_items(block)
             ]
             for requested in requests:
                 requested.ahead = len(self.queue) > 0
@@ -491,13 +516,27 @@ cdef class RemotePrefetchIterator(IteratorBase):
             self.ahead_bytes = min(self.window_bytes, max(self.least_ahead, needed))
         return 0
 
-    cdef int add_wait(self, uint64_t nanoseconds) except -1:
+    cdef int check_idle(self, uint64_t now) except -1:
+        """Record whether all requests were received while the consumer was away."""
+        if now - self.returned < LONG_PAUSE:
+            return 0
+        if self.tail is not None and self.tail.is_done():
+            self.was_idle = True
+            self.idle_wait_ns = self.idle_bytes = 0
+        return 0
+
+    cdef int add_wait(self, uint64_t begun) except -1:
         """Add the time that an item was waited for; read further ahead if it is long.
 
-        After all requests had been received, a long wait says that the consumer takes
-        many items at once now and then: more of them are to be in memory by then. A
-        small window is filled again while it is in the CPU's cache.
+        After all requests had been received in a long pause, a long wait says that the
+        consumer takes many items at once now and then: more of them are to be in memory
+        by then. Without the pause, as between a server and a consumer of equal speed,
+        more memory would only be slower: a small window is filled again while it is in
+        the CPU's cache.
         """
+        cdef uint64_t nanoseconds
+        self.returned = fs_exact_now()
+        nanoseconds = self.returned - begun
         self.wait_ns += nanoseconds
         self.idle_wait_ns += nanoseconds
         if self.was_idle and self.idle_wait_ns > LONG_WAIT:
@@ -542,7 +581,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
     cdef int finish(self) except -1:
         """Cancel the requests; release the shards."""
         self.ended = True
-        self.overflow = self.pending = self.samples = None
+        self.overflow = self.pending = self.samples = self.plain_source = None
         self.block = self.current = self.pool = self.tail = None
         self.block_items = 0
         self.unsent = []
@@ -600,6 +639,27 @@ cdef SamplesBase stage_block(ItemBlock block):
     )
     handle.layouts = block.shard.layouts
     return block.samples.with_shard(handle)
+
+
+cdef SampleBase sample_of(ItemBlock block, SamplesBase samples, Py_ssize_t position):
+    """Return a sample of a block that has positions, as the stream narrowed it."""
+    cdef SampleBase sample = <SampleBase> samples.sample_at(position)
+    sample.only = block.only
+    sample.decoders = block.decoders
+    return sample
+
+
+cdef list list_items(ItemBlock block):
+    """Return the items of a block, or the exceptions in their places."""
+    if not block.has_positions:
+        return block.items
+    items = []
+    for position in block.items:
+        try:
+            items.append(sample_of(block, block.samples, position))
+        except (FastshardError, OSError) as error:
+            items.append(strip_traceback(error))
+    return items
 
 
 cdef object view_of(ItemBlock block, Py_ssize_t member):
