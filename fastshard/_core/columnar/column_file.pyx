@@ -45,11 +45,9 @@ cdef enum:
     HOLDERS_STEP = 8               # holders added between two removals of dead ones
     FIRST_WINDOW = 4096            # bytes of a pack that are read for its header
     MAX_PACK_HEADER = (1 << 16) + 9  # bytes of ``.npy`` 1.0
-    UNMAPPED_READS = 32            # of a shard at least, before it is mapped
-    UNMAPPED_SHIFT = 12            # log2 of the bytes of a shard for each such read
+    UNMAPPED_READS = 32            # of a shard, before it is mapped
     PACK_HEAD = 256                # bytes of a pack that are read with its tar header
     UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
-    MAX_UNMAPPED_READS = 1 << 20
     LIMIT_STEP = 32                # files
     END_SIZE = 1024                # bytes of the end of an archive
     MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
@@ -163,16 +161,12 @@ cdef class UnmappedFile:
     """Shard that is read with pread, at first: it costs less than to map it.
 
     Mapping a shard, the faults of its first pages and a query of the page cache cost as
-    much as ten small reads; later, each fault of a page as much as some. It is mapped
-    once as much has been read as it has pages, about.
+    much as ten small reads. Once mapped, reads cost a third, and a fault for 16 pages.
     """
 
     def __cinit__(self, PreadSource source not None):
         self.source = source
-        self.reads_left = <int> min(
-            max(<uint64_t> UNMAPPED_READS, source.nbytes >> UNMAPPED_SHIFT),
-            <uint64_t> MAX_UNMAPPED_READS,
-        )
+        self.reads_left = UNMAPPED_READS
         fs_add(&unmapped_files, 1)
 
     def __reduce__(self):
