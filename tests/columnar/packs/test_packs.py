@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.columnar import ShardedDatasetReader
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import (
     FastshardError,
     FieldNotFoundError,
     FormatError,
     RaggedError,
+    SampleNotFoundError,
 )
 from support.columnar.packed import npy_bytes, write_packed
 from support.memory import evict
@@ -285,3 +286,38 @@ def test_batches_of_shards_that_are_partly_evicted(tmp_path, packed):
             with pytest.raises(FormatError):
                 reader.columns([3, 55])
         assert np.array_equal(reader.columns(mixed)["a"], column[mixed])
+
+
+@pytest.mark.parametrize("mode", ["mmap", "pread"])
+def test_a_reader_that_follows_a_writer(tmp_path, mode):
+    root = tmp_path / "d"
+    samples = make_samples()
+    ids = [f"s{i}" for i in range(COUNT)]
+    columns = {f: np.stack([arrays[f] for arrays in samples]) for f in FIELDS}
+    flushed = 0
+    with ShardedDatasetWriter(root, pack=True, samples_per_shard=9) as writer:
+        writer.add_fields(list(FIELDS))
+        writer.flush()
+        with ShardedDatasetReader(root, mode=mode) as reader:
+            for i, arrays in enumerate(samples):
+                writer.add_sample(arrays, ids[i])  # to the pack that is open
+                if i % 7 in (0, 3, 4):
+                    writer.flush()
+                    flushed = i + 1
+                if i % 6 == 0:
+                    before = reader.samples
+                    count = len(before)
+                    reader.refresh()
+                    assert len(reader) == flushed
+                    for k in range(count):  # the state before
+                        assert_sample(before[k], columns, k)
+                    known = slice(0, flushed)
+                    assert_columns(reader.columns(range(flushed)), columns, known)
+                    assert_columns(reader.columns(ids[:flushed]), columns, known)
+                    for k in (0, flushed - 1):
+                        assert_sample(reader.get_sample(ids[k])[0], columns, k)
+                    with pytest.raises(SampleNotFoundError):
+                        reader.get_sample(ids[flushed])
+                    for k, sample in enumerate(reader.scan()):
+                        assert sample.pop("__key__") == ids[k]
+                        assert_sample(sample, columns, k)

@@ -28,20 +28,10 @@ def add(writer, numbers):
         writer.add_sample(arrays, f"s{i}", {"hour": i % 24})
 
 
-@pytest.fixture(params=[False, True], ids=["members", "packed"])
-def root(request, tmp_path):
-    with ShardedDatasetWriter(
-        tmp_path / "series", samples_per_shard=20, pack=request.param
-    ) as writer:
+def write_series(root, pack):
+    with ShardedDatasetWriter(root, samples_per_shard=20, pack=pack) as writer:
         writer.add_fields(["x", "y"])
         add(writer, range(COUNT))
-    return tmp_path / "series"
-
-
-@pytest.fixture(params=["mmap", "pread"])
-def reader(request, root):
-    with ShardedDatasetReader(root, mode=request.param) as reader:
-        yield reader
 
 
 def keys_of(ds):

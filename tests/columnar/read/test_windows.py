@@ -56,24 +56,14 @@ def rows_of(batches, field="x"):
             yield {"__key__": key, "__start__": start, field: np.array(values)}
 
 
-@pytest.fixture(params=[False, True], ids=["members", "packed"])
-def root(request, tmp_path):
-    with ShardedDatasetWriter(
-        tmp_path / "series", samples_per_shard=11, pack=request.param
-    ) as writer:
+def write_series(root, pack):
+    with ShardedDatasetWriter(root, samples_per_shard=11, pack=pack) as writer:
         writer.add_fields(["x", "y"])
         for i in range(COUNT):
             arrays = {"x": series(i, "x"), "y": series(i, "y")}
             if i % 9 == 4:
                 del arrays["y"]
             writer.add_sample(arrays, f"s{i}", {"odd": i % 2})
-    return tmp_path / "series"
-
-
-@pytest.fixture(params=["mmap", "pread"])
-def reader(request, root):
-    with ShardedDatasetReader(root, mode=request.param) as reader:
-        yield reader
 
 
 ODD = "json_extract(meta_json, '$.odd') = ?"
