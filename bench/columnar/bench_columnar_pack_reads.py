@@ -40,6 +40,7 @@ COUNT = max(int(10**6 * SCALE), 2 * PER_SHARD)
 READS = 20_480
 BATCHES = 200  # of an iteration over batches
 ROUNDS = 5
+BUFFER = 1 << 20  # bytes of a plain read
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -53,7 +54,7 @@ def write_packs(folder: Path, rows: Iterable[Row]) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
     folder = tmp_path_factory.mktemp("packs")
     found = Data(folder, COUNT)
     for write in (write_fastshard, write_packs):
@@ -61,6 +62,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
     found.__dict__.pop("rows", None)  # a gigabyte of Python objects
     yield found
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def data(stored: Data) -> Data:
+    """Bring the stores into the page cache: other processes may have evicted them."""
+    buffer = bytearray(BUFFER)
+    for path in stored.folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+    return stored
 
 
 def packed(data: Data) -> ShardedDatasetReader:
