@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fastshard.columnar import ShardedDatasetWriter
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from support.columnar.original import FIELDS, OriginalWriter, arrays_of
 
 MakeOriginal = Callable[..., OriginalWriter]
@@ -55,3 +56,24 @@ def several(make_original: MakeOriginal) -> tuple[Path, dict[str, dict]]:
                 sample_id = writer.add_sample(arrays_of(i), metadata={"n": i})
                 put[sample_id] = arrays_of(i)
     return writer.root, put
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["members", "packed"])
+def written(request, tmp_path_factory) -> Path:
+    """Return a dataset that `write_series` of the module has written, in a layout."""
+    root = tmp_path_factory.mktemp("written") / "series"
+    request.module.write_series(root, pack=request.param)
+    return root
+
+
+@pytest.fixture
+def copied(written: Path, tmp_path: Path) -> Path:
+    """Return a copy of it, which a test may change."""
+    return shutil.copytree(written, tmp_path / "series")
+
+
+@pytest.fixture(params=["mmap", "pread"])
+def reader(request, root: Path) -> Iterator[ShardedDatasetReader]:
+    """Yield a reader of the dataset of a test."""
+    with ShardedDatasetReader(root, mode=request.param) as reader:
+        yield reader

@@ -28,6 +28,11 @@ def add(writer, numbers):
         writer.add_sample(arrays, f"s{i}", {"hour": i % 24})
 
 
+@pytest.fixture
+def root(copied):
+    return copied
+
+
 def write_series(root, pack):
     with ShardedDatasetWriter(root, samples_per_shard=20, pack=pack) as writer:
         writer.add_fields(["x", "y"])

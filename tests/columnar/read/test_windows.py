@@ -56,6 +56,11 @@ def rows_of(batches, field="x"):
             yield {"__key__": key, "__start__": start, field: np.array(values)}
 
 
+@pytest.fixture
+def root(copied):
+    return copied
+
+
 def write_series(root, pack):
     with ShardedDatasetWriter(root, samples_per_shard=11, pack=pack) as writer:
         writer.add_fields(["x", "y"])
