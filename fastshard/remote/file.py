@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fastshard._core.io.source import allocate_bytes
+from fastshard._core.io.source import MemoryPool, allocate_bytes, batch_memory
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -151,6 +151,10 @@ class RemoteFile:
             The memory to fill and its owner, as of `MemoryPool.take`.
         """
         return Request(self, offset, size, room=room)
+
+    def memory_pool(self) -> MemoryPool | None:
+        """Return the memory for batches, if threads read them: they drain it."""
+        return batch_memory if self.entry is None else None
 
     def start(self, requests: Sequence[Request]) -> None:
         """Send requests for this object or others, without waiting."""

@@ -42,6 +42,7 @@ from fastshard._core.io.exchange import (
     parse_head,
 )
 from fastshard._core.io.socket import Scatter
+from fastshard._core.io.source import batch_memory
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
@@ -189,6 +190,8 @@ class HttpLoop:
                 self._release(fd, not is_new)
         if self._thread is None:
             self.ensure_thread()
+        if accepted and read.is_in_new_memory:
+            exchange.populate()
         return accepted
 
     def ensure_thread(self) -> None:
@@ -237,6 +240,7 @@ class HttpLoop:
                 continue
             self._thread = None
             if self._loop.is_quiet():  # else another thread may have seen this one
+                batch_memory.drain()
                 return
             with self._lock:
                 if self._thread is not None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fastshard._core.io.source import allocate_bytes
+from fastshard._core.io.source import allocate_bytes, batch_memory
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError, traffic
@@ -52,7 +52,17 @@ class Request:
         The bytes that `result` returns, as of `allocate_bytes`.
     """
 
-    __slots__ = ("_room", "error", "file", "filled", "offset", "reads", "size", "view")
+    __slots__ = (
+        "_room",
+        "error",
+        "file",
+        "filled",
+        "is_in_pool",
+        "offset",
+        "reads",
+        "size",
+        "view",
+    )
 
     def __init__(
         self,
@@ -68,6 +78,7 @@ class Request:
         self.reads: Sequence[RangeRead] = ()
         self.error: Exception | None = None
         self.filled = False  # from the cache, or by the calling thread
+        self.is_in_pool = room is not None
         self._room: Any = None
         self.view = into
         if room is not None:
@@ -135,6 +146,8 @@ class RangeRead:
         Offsets and destinations, ascending; empty when the read has ended.
     wanted : int
         Number of requests that were not dropped.
+    is_in_new_memory : bool
+        Whether pages of a destination may not be allocated yet.
     error : Exception or None
     done : bool
         Whether the read has ended.
@@ -153,6 +166,7 @@ class RangeRead:
         "end",
         "error",
         "file",
+        "is_in_new_memory",
         "parts",
         "queued",
         "server",
@@ -165,6 +179,7 @@ class RangeRead:
         self.start = self.end = start
         self.parts: list[tuple[int, memoryview]] = []
         self.wanted = 0
+        self.is_in_new_memory = False
         self.error: Exception | None = None
         self.done = False
         self.deadline: Deadline | None = None
@@ -337,6 +352,7 @@ def _merge(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
                 reads.append(read)
                 own.append(read)
             read.add(request.offset + at, view[at : at + MOST_SPAN])
+            read.is_in_new_memory |= not request.is_in_pool
         request.reads = own
     return reads
 
@@ -411,6 +427,8 @@ class ReaderPool:
                 self._idle -= 1
                 if read is None:
                     self._threads.discard(threading.current_thread())
+                    if not self._threads:
+                        batch_memory.drain()
                 return read
 
     def stop_idle_threads(self) -> None:

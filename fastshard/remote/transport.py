@@ -76,6 +76,8 @@ class LoopedRead(Protocol):
         Offsets and destinations.
     claim_lock : lock
         Acquired by the one who reads.
+    is_in_new_memory : bool
+        Whether pages of a destination may not be allocated yet.
     server : object
         The server's state, as given to `enter_loop`.
     """
@@ -84,6 +86,7 @@ class LoopedRead(Protocol):
     end: int
     parts: list[Part]
     claim_lock: Any
+    is_in_new_memory: bool
     server: Any
 
     def enter_loop(self, loop: ReadLoop, exchange: Any, server: Any) -> None:

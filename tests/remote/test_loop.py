@@ -3,11 +3,13 @@
 import gc
 import os
 import random
+import sysconfig
 import threading
 import time
 
 import pytest
 
+import fastshard
 from fastshard import RemoteError
 from fastshard._core.io.exchange import (
     CAN_LOOP,
@@ -17,6 +19,7 @@ from fastshard._core.io.exchange import (
     parse_head,
 )
 from fastshard._core.io.socket import Scatter
+from fastshard._core.io.source import batch_memory
 from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.http_fast import FastHttp
@@ -25,6 +28,7 @@ from fastshard.remote.retry import traffic
 from fastshard.remote.scheduler import Request
 from support.marks import forks_beside_threads, slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
+from support.tars import write_tar
 from support.threads import in_threads
 
 pytestmark = pytest.mark.skipif(not CAN_LOOP, reason="this system has no event queue")
@@ -188,6 +192,33 @@ def test_the_thread_ends_and_connections_close(server):
     while server.open_connections and time.monotonic() < until:
         time.sleep(0.02)
     assert server.open_connections == 0
+
+
+def test_memory_of_batches_is_used_again_and_freed(tmp_path, monkeypatch):
+    """Kept views keep their bytes; free memory is kept only while batches come."""
+    monkeypatch.setattr("fastshard.remote.http_fast.IDLE", 0.2)
+    bodies = [random.Random(i).randbytes(20_000 + 9 * i) for i in range(60)]
+    members = {f"{i:03}.bin": body for i, body in enumerate(bodies)}
+    tar = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with Server({"/a.tar": tar}) as server:
+        ds = fastshard.open(server.at("/a.tar"), connections=4, timeout=30.0)
+        rng = random.Random(3)
+        kept, most_spare = [], 0
+        for _ in range(12):
+            batch = rng.sample(range(len(bodies)), 20)
+            samples = ds.get_many(batch)
+            views = [(i, s["bin"]) for i, s in zip(batch, samples, strict=True)]
+            assert all(view.readonly and view == bodies[i] for i, view in views)
+            kept += rng.sample(views, 3)
+            most_spare = max(most_spare, batch_memory.spare)
+        assert most_spare > 0 or sysconfig.get_config_var("Py_GIL_DISABLED")
+        del samples, views
+        assert all(view == bodies[i] for i, view in kept)
+        until = time.monotonic() + 10
+        while batch_memory.spare and time.monotonic() < until:
+            time.sleep(0.02)
+        assert batch_memory.spare == 0
+        assert all(view == bodies[i] for i, view in kept)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -164,6 +164,25 @@ def test_memory_of_a_pool_is_used_again():
     assert len(memory) == 19_000
 
 
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="no pool without the GIL"
+)
+def test_a_drained_pool_keeps_nothing_until_the_next_take():
+    pool = MemoryPool(1 << 20)
+    memory, _ = pool.take(20_000)
+    other, _ = pool.take(20_000)
+    assert pool.spare == 0
+    del memory, _
+    assert pool.spare == 20_480
+    pool.drain()
+    assert pool.spare == 0
+    del other
+    assert pool.spare == 0
+    memory, _ = pool.take(20_000)
+    del memory, _
+    assert pool.spare == 20_480
+
+
 def test_memory_of_a_pool_outlives_it():
     pool = MemoryPool(1 << 20)
     memory, view = pool.take(20_000)

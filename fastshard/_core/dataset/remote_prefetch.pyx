@@ -41,6 +41,7 @@ cdef enum:
 
 cdef uint64_t LONG_WAIT = 20_000_000  # ns
 cdef uint64_t LONG_PAUSE = 10_000_000  # ns between two calls of the consumer
+cdef uint64_t MIN_REUSING = 64 << 20  # bytes of the limit; batches below use no pool
 
 cdef extern from "Python.h":
     bint PyExceptionInstance_Check(object thing)
@@ -779,17 +780,22 @@ def fetch_samples(list samples not None, uint64_t most, only=None):
     cdef SampleBase sample
     cdef RequestedItem requested
     cdef uint64_t nbytes = 0
+    cdef Source source
     requests = []
     items = []
     for sample in samples:
         if nbytes >= most:
             break
-        if not sample.samples.shard.open_source().is_remote():
+        source = sample.samples.shard.open_source()
+        if not source.is_remote():
             continue
+        pool = None
+        if most >= MIN_REUSING:
+            pool = (<RemoteSource?> source).file.memory_pool()
         if only is None:
-            requested = make_requests(any_sample, sample, None)
+            requested = make_requests(any_sample, sample, pool)
         else:
-            requested = request_fields(sample, only)
+            requested = request_fields(sample, only, pool)
         nbytes += requested.nbytes
         requests += list_requests(requested)
         items.append((sample, requested))
@@ -806,14 +812,14 @@ def fetch_samples(list samples not None, uint64_t most, only=None):
 
 
 @cython.nonecheck(True)
-cdef RequestedItem request_fields(SampleBase sample, tuple only):
+cdef RequestedItem request_fields(SampleBase sample, tuple only, object pool):
     """Return a sample with unsent requests for those of some fields that it has."""
     cdef RequestedItem requested = RequestedItem.__new__(RequestedItem)
     requested.item = sample
     requested.requests, requested.offsets, requested.members = [], [], []
     try:
         for shard, member in members_of_fields(sample, only):
-            add_request(requested, shard, member, None)
+            add_request(requested, shard, member, pool)
     except (FastshardError, OSError) as error:
         requested.item = error
     return requested

@@ -518,6 +518,10 @@ cdef class RangeExchange:
         """True if the connection can be used again."""
         return self.state.keeps and self.state.status == DONE
 
+    def populate(self):
+        """Allocate the pages of large destinations; the body may arrive meanwhile."""
+        self.scatter.populate()
+
     def run(self, int fd, bint is_used, uint64_t until):
         """Exchange on an idle socket, in this thread.
 
@@ -706,7 +710,6 @@ cdef class ExchangeLoop:
         added = self.place(fd, item.state.server, is_connecting, connect_timeout)
         fs_unlock(&self.lock)
         self.ring()
-        item.scatter.populate()
         return True, added
 
     def add(

@@ -143,7 +143,8 @@ cdef class MemoryPool:
     cdef Py_ssize_t count
     cdef uint64_t limit            # bytes
     cdef uint64_t used             # bytes in use
-    cdef uint64_t spare            # bytes of the free blocks
+    cdef readonly uint64_t spare   # bytes of the free blocks
+    cdef bint is_drained           # whether blocks are freed, not kept
     cdef void *find_block(self, Py_ssize_t needed, Py_ssize_t *capacity) noexcept
     cdef void give_back(self, void *at, Py_ssize_t capacity) noexcept
     cdef void shrink(self) noexcept

@@ -43,7 +43,8 @@ from fastshard._core.io.page_ring cimport (
     MappedChunks, PageRing, chunks_of, open_same_file,
 )
 from fastshard._core.pages cimport (
-    fs_advise_pages, fs_populate_pages, fs_exact_now, fs_file_cached, fs_now,
+    fs_advise_pages, fs_populate_buffer, fs_populate_pages, fs_exact_now,
+    fs_file_cached, fs_now,
     fs_pages_cached,
 )
 from fastshard._core.platform cimport (
@@ -1259,10 +1260,12 @@ cdef class MemoryPool:
     def take(self, uint64_t size):
         """Return a buffer and the writable memoryview to fill it through.
 
-        The buffer must not be used before it is filled. Small ones are bytes.
+        Its pages are allocated. The buffer must not be used before it is filled.
+        Small ones are bytes.
         """
         cdef ReusedMemory memory
         cdef Py_ssize_t needed, capacity
+        self.is_drained = False
         if size < MIN_POOLED or size > self.limit:
             return allocate_bytes(size)
         needed = capacity = (<Py_ssize_t> size + PAGE - 1) // PAGE * PAGE
@@ -1273,12 +1276,19 @@ cdef class MemoryPool:
             memory.at = <uint8_t *> PyMem_RawMalloc(needed)
             if memory.at == NULL:
                 raise MemoryError
+            with nogil:
+                fs_populate_buffer(memory.at, size)
         if not FREE_THREADED:      # there, a block could be given back meanwhile
             memory.capacity = capacity
             memory.pool = self
             self.used += capacity
             self.shrink()
         return memory, writable_view(memory, memory.at, size)
+
+    def drain(self):
+        """Free the free blocks, and those given back before the next `take`."""
+        self.is_drained = True
+        self.shrink()
 
     cdef void *find_block(self, Py_ssize_t needed, Py_ssize_t *capacity) noexcept:
         """Remove and return a free block that fits, or NULL; set its capacity."""
@@ -1301,7 +1311,7 @@ cdef class MemoryPool:
 
     cdef void give_back(self, void *at, Py_ssize_t capacity) noexcept:
         self.used -= capacity
-        if self.count == MAX_FREE:
+        if self.is_drained or self.count == MAX_FREE:
             PyMem_RawFree(at)
             return
         self.free_blocks[self.count].at = at
@@ -1312,8 +1322,9 @@ cdef class MemoryPool:
 
     cdef void shrink(self) noexcept:
         """Free blocks beyond the limit, those that were used longest ago first."""
+        cdef uint64_t limit = 0 if self.is_drained else self.limit
         cdef Py_ssize_t freed = 0
-        while freed < self.count and self.used + self.spare > self.limit:
+        while freed < self.count and self.used + self.spare > limit:
             self.spare -= self.free_blocks[freed].capacity
             PyMem_RawFree(self.free_blocks[freed].at)
             freed += 1
@@ -1322,6 +1333,9 @@ cdef class MemoryPool:
             memmove(
                 self.free_blocks, self.free_blocks + freed, self.count * sizeof(free_t)
             )
+
+
+batch_memory = MemoryPool(64 << 20)  # of all remote batches; threads drain it
 
 
 cdef Source local_source(
