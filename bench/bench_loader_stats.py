@@ -127,8 +127,7 @@ def bench_verdicts(
         benchmark.pedantic(read, (loader, throttle), rounds=1)
         stats = loader.stats()
     benchmark.extra_info["stats"] = str(stats)
-    # Where other processes have the cores, decoding is slower than what is throttled.
-    if "cores are short" not in str(stats):
+    if SCALE >= 1:  # a short run beside other processes is throttled by them, too
         assert stats.verdict == VERDICTS[throttle], str(stats)
     parts = stats.busy + stats.full + stats.idle
     assert stats.wait + stats.consumer >= 0.98 * stats.wall
