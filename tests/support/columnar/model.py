@@ -180,7 +180,11 @@ class Work:
         taken = {shard for _, shard in there}
         folder = self.root / f"{field}_shards"  # some have no current member
         files = {int(path.name[6:-4]) for path in folder.glob("shard_*.tar")}
-        shard = max(taken | files, default=-1) + self.rng.choice([1, 1, 2])
+        # The file of a condemned shard may be gone, and its record still there.
+        query = "SELECT shard FROM fastshard_shards WHERE field = ?"
+        records = {shard for (shard,) in self.writer.conn.execute(query, (field,))}
+        used = taken | files | records
+        shard = max(used, default=-1) + self.rng.choice([1, 1, 2])
         if taken and self.rng.random() < 0.5:
             shard = self.rng.choice(sorted(taken))
         over = shard in taken and (kind == "shard" or self.rng.random() < 0.6)
