@@ -424,12 +424,13 @@ cdef class RowCopy:
         """Store the address of a pack, if it is mapped."""
         cdef Source source = shard.open_source()
         cdef pack_t *pack = &self.mappings.packs[k]
+        cdef list sources = self.mappings.sources
         cdef uint32_t tag
         if not isinstance(source, MappedSource):
             return 0
         tag = self.rows.find_tag(shard.pack.layout)
         with cython.critical_section(self.mappings):
-            if not self.mappings.sources or self.mappings.sources[-1] is not source:
+            if len(sources) == 0 or sources[len(sources) - 1] is not source:
                 self.add_source(source)
             pack.base = source.base + shard.pack.first
             pack.tag = tag
