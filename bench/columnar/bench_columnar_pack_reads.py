@@ -39,8 +39,10 @@ from rivals.columnar_data import (
 COUNT = max(int(10**6 * SCALE), 2 * PER_SHARD)
 READS = 20_480
 BATCHES = 200  # of an iteration over batches
+BATCH_SIZES = (32, BATCH, 4096)
 ROUNDS = 5
 BUFFER = 1 << 20  # bytes of a plain read
+RATIO = "CPU / NumPy's"
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -107,10 +109,39 @@ def measure(benchmark: Any, run: Callable[[Any], Any], orders: list[Any]) -> Non
     benchmark.extra_info["CPU us"] = round(cpu, 2)
 
 
-def random_orders(data: Data, count: int) -> list[Order]:
+def measure_beside(
+    benchmark: Any, run: Run, rival: Run, orders: list[tuple[Order, Order]]
+) -> None:
+    """Run a contender and a rival in turns; note the median of their CPU times' ratio.
+
+    Other processes take caches and memory bandwidth from both alike.
+    """
+    ratios: list[float] = []
+    left = iter(orders)
+    times: list[float] = []
+
+    def time_of(one: Run, order: Order) -> float:
+        begun = time.process_time()
+        one(order)
+        return time.process_time() - begun
+
+    def timed(order: Order, rivals_order: Order) -> None:
+        before = time_of(rival, rivals_order)
+        times.append(time_of(run, order))
+        after = time_of(rival, rivals_order)
+        ratios.append(2 * times[-1] / (before + after))
+
+    benchmark.pedantic(timed, setup=lambda: (next(left), {}), rounds=len(orders))
+    cpu = float(np.median(times)) / benchmark.extra_info["operations"] * 1e6
+    benchmark.extra_info["CPU us"] = round(cpu, 2)
+    benchmark.extra_info[RATIO] = round(float(np.median(ratios)), 3)
+
+
+def random_orders(data: Data, count: int, batch_size: int = BATCH) -> list[Order]:
     numbers = np.random.default_rng(1)
+    reads = max(READS, 5 * batch_size)
     return [
-        Order(data, numbers.integers(0, data.count, READS).tolist())
+        Order(data, numbers.integers(0, data.count, reads).tolist(), batch_size)
         for _ in range(count)
     ]
 
@@ -122,18 +153,24 @@ def random_orders(data: Data, count: int) -> list[Order]:
     fastshard_by_ids=lambda data: over_ids(packed(data).columns),
     fastshard_without_packs=lambda data: over_positions(unpacked(data).columns),
 )
-def bench_columns(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    run = read(data)
-    warm, *orders = random_orders(data, ROUNDS + 1)
+@pytest.mark.parametrize("batch_size", BATCH_SIZES)
+def bench_columns(
+    benchmark: Any, data: Data, read: Any, batch_size: int, turn: int
+) -> None:
+    """Measure `columns`, with NumPy's indexing before and after each order."""
+    run, rival = read(data), columns_in_memory(data)
+    warm, *orders = random_orders(data, 2 * ROUNDS + 1, batch_size)
+    run(Order(data, range(data.count), PER_SHARD))  # loads all rows, maps all pages
     for chosen in (warm.positions[:BATCH], [0, data.count - 1]):
         data.check_columns(chosen, run(Order(data, chosen)))
-    run(warm)
-    benchmark.group = f"columns of {BATCH} samples x 3 fields, random, warm"
+    for one in (run, rival):
+        one(warm)
+    benchmark.group = f"columns of {batch_size} samples x 3 fields, random, warm"
     benchmark.extra_info["operations"] = len(warm.batches)
-    measure(benchmark, run, orders)
-    numpy = "NumPy_fancy_indexing_in_memory"
-    limit(benchmark, "fastshard_by_positions", "CPU us", 1 / 0.9, numpy)
-    limit(benchmark, "fastshard_by_ids", "CPU us", 1 / 0.7, numpy)
+    pairs = list(zip(orders[::2], orders[1::2], strict=True))
+    measure_beside(benchmark, run, rival, pairs)
+    limit(benchmark, "fastshard_by_positions", RATIO, 1 / 0.9)
+    limit(benchmark, "fastshard_by_ids", RATIO, 1 / 0.7)
 
 
 @contenders(

@@ -77,12 +77,14 @@ class Data:
 class Order:
     """Samples to read: positions, ids, and both in batches."""
 
-    def __init__(self, data: Data, positions: Sequence[int]) -> None:
+    def __init__(
+        self, data: Data, positions: Sequence[int], batch_size: int = BATCH
+    ) -> None:
         self.positions = list(positions)
         self.ids = [data.ids[i] for i in positions]
-        at = range(0, len(self.ids), BATCH)
-        self.batches = [np.array(self.positions[a : a + BATCH]) for a in at]
-        self.batches_of_ids = [self.ids[a : a + BATCH] for a in at]
+        at = range(0, len(self.ids), batch_size)
+        self.batches = [np.array(self.positions[a : a + batch_size]) for a in at]
+        self.batches_of_ids = [self.ids[a : a + batch_size] for a in at]
 
     def __len__(self) -> int:
         return len(self.positions)

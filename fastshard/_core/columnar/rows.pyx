@@ -504,7 +504,8 @@ cdef class Rows:
         cdef Source source
         if stage == STAGE_LIST:
             fs_prefetch_line(self.cells.marks + i)
-            fs_prefetch_line(self.cells.offsets + i)
+            if self.cells.pack_count == 0:  # a row of a pack needs its mark alone
+                fs_prefetch_line(self.cells.offsets + i)
             return
         slot = self.cells.marks[i].slot
         if stage == STAGE_EXTENT and slot <= PACKED:
@@ -669,8 +670,12 @@ cdef class PackShard(Shard):
     cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
-        cdef uint64_t row = self.cells.sizes[i]
-        if self.cells.marks[i].slot != self.slot or row >= self.pack.rows:
+        cdef uint64_t row = self.cells.marks[i].layout
+        if self.cells.marks[i].slot != self.slot:
+            return False
+        if row >= MAX_ROW:         # as in `row_of`
+            row = self.cells.sizes[i]
+        if row >= self.pack.rows:
             return False
         offset[0] = self.pack.first + row * self.pack.row_size
         size[0] = self.pack.row_size

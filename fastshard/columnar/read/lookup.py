@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fastshard.columnar.read.dataset_schema import DatasetSchema
     from fastshard.columnar.read.sequence import Arrays, ArraySequence
     from fastshard.columnar.read.snapshot import Snapshot
+    from fastshard.columnar.read.stacks.selection import StackSelection
 
 __all__ = ["Metadata", "RowLookup", "SampleKeys"]
 
@@ -142,6 +143,8 @@ class RowLookup:
         Values of metadata columns.
     schema : DatasetSchema or None
         Of these samples, once the reader has read it.
+    selection : StackSelection or None
+        All fields, as arrays of one layout, once the reader has made it.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -149,6 +152,7 @@ class RowLookup:
         self.samples: ColumnSamples | None = None
         self.sequence: ArraySequence | None = None
         self.schema: DatasetSchema | None = None
+        self.selection: StackSelection | None = None
         self.metadata = MetadataTable(snapshot, METADATA_TIMEOUT)
         self._snapshot = snapshot
         self._readers: dict[tuple[str, ...] | None, FieldReader] = {}  # None: all

@@ -518,9 +518,13 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
                 'columns(missing="skip") would leave out ids: select those that have '
                 'the fields, as query_ids("NAME_offset IS NOT NULL", ids=ids)'
             )
-        selection = StackSelection(
-            lookup.metadata, fields, stacking, ("error",), lookup.load
-        )
+        selection = lookup.selection
+        if selection is None or fields is not None or not stacking.is_default:
+            selection = StackSelection(
+                lookup.metadata, fields, stacking, ("error",), lookup.load
+            )
+            if fields is None and stacking.is_default:
+                lookup.selection = selection
         samples, order = lookup.locate(ids)
         stacks = selection.stack(samples, order)
         self._snapshot.release_shards()
