@@ -943,7 +943,8 @@ cdef class MemberBuffer:
     cdef bytes header              # of arrays of the layout `member`
     cdef array_layout_t member
     cdef object member_dtype       # keeps that of `member` alive
-    cdef uint8_t[BLOCK] block      # tar header without name and size
+    cdef uint8_t[BLOCK] block      # tar header without name, of members of `block_size`
+    cdef uint64_t block_size       # bytes
     cdef uint64_t block_sum        # sum of its bytes, those of the checksum as spaces
     cdef readonly uint64_t start
     cdef public long long number
@@ -979,6 +980,7 @@ cdef class MemberBuffer:
         memset(self.block + CHECKSUM_AT, c' ', CHECKSUM_WIDTH)
         for i in range(BLOCK):
             self.block_sum += self.block[i]
+        self.set_block_size(0)
 
     def __dealloc__(self):
         free(self.at)
@@ -1012,6 +1014,9 @@ cdef class MemberBuffer:
         Exception
             Raised by `encode`; nothing is added.
         """
+        return self.append_array(name, array)
+
+    cdef object append_array(self, bytes name, object array):
         self.check_exports()
         if self.packs:
             return self.append_row(name, array)
@@ -1222,17 +1227,27 @@ cdef class MemberBuffer:
     cdef void write_header(self, uint8_t *to, bytes name, uint64_t size) noexcept:
         cdef const uint8_t *letters = <uint8_t *> PyBytes_AS_STRING(name)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(name)
-        cdef uint64_t total = self.block_sum
+        cdef uint64_t total
         cdef Py_ssize_t i
+        if size != self.block_size:
+            self.set_block_size(size)
+        total = self.block_sum
         memcpy(to, self.block, BLOCK)
         memcpy(to, letters, n)
-        write_octal(to + SIZE_AT, SIZE_DIGITS, size)
         for i in range(n):
             total += letters[i]
-        for i in range(SIZE_DIGITS):
-            total += to[SIZE_AT + i] - c'0'
         write_octal(to + CHECKSUM_AT, 6, total)
         to[CHECKSUM_AT + 6] = 0
+
+    cdef void set_block_size(self, uint64_t size) noexcept:
+        """Write the size of members into the block."""
+        cdef int i
+        for i in range(SIZE_DIGITS):
+            self.block_sum -= self.block[SIZE_AT + i]
+        write_octal(self.block + SIZE_AT, SIZE_DIGITS, size)
+        for i in range(SIZE_DIGITS):
+            self.block_sum += self.block[SIZE_AT + i]
+        self.block_size = size
 
     cdef int reserve(self, uint64_t more) except -1:
         """Make room for `more` bytes at the end."""
@@ -1347,7 +1362,7 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
                 found = buffers[key]
             buffer = <MemberBuffer?> found
             try:
-                row.append(buffer.append(name, array))
+                row.append(buffer.append_array(name, array))
             except ValueError as error:
                 raise ValueError(f"field {key!r}: {error}") from error
             row.append(buffer.number)

@@ -27,8 +27,8 @@ class Insert(NamedTuple):
     """SQL that inserts rows of the same columns, the last two id and metadata."""
 
     one: str
-    many: str  # of `rows` rows
-    rows: int
+    many: str  # of many rows
+    num_values: int  # of `many`
     columns: tuple[str, ...]
 
 
@@ -38,7 +38,8 @@ def format_insert(names: Sequence[str]) -> Insert:
     marks = f"({', '.join('?' * len(columns))})"
     rows = max(1, min(ROWS, MAX_VALUES // len(columns)))
     head = f"INSERT INTO samples ({', '.join(columns)}) VALUES "
-    return Insert(head + marks, head + ", ".join([marks] * rows), rows, columns)
+    many = head + ", ".join([marks] * rows)
+    return Insert(head + marks, many, rows * len(columns), columns)
 
 
 class PendingRows:
@@ -55,6 +56,12 @@ class PendingRows:
     mutex : threading.RLock
         That of the session; the caller of all methods but `settle` and `forget`
         holds it.
+
+    Attributes
+    ----------
+    is_full : bool
+        Whether `write` is due before the next row: those that waited when a row was
+        accepted last make a whole statement.
     """
 
     def __init__(self, conn: sqlite3.Connection, mutex: threading.RLock) -> None:
@@ -66,6 +73,7 @@ class PendingRows:
         self._insert: Insert | None = None  # of the rows that wait
         self._values: list[object] = []  # of these rows
         self._enabled = True
+        self.is_full = False
 
     def disable(self) -> None:
         """Let no more rows wait: there is a cursor that does not call `settle`."""
@@ -87,7 +95,9 @@ class PendingRows:
         # The id first: if an interrupt comes between, the row is merely missing.
         self._last_id = sample_id
         self._insert = insert
-        self._values += row
+        values = self._values
+        values += row
+        self.is_full = len(values) >= insert.num_values
         return True
 
     def note_single(self, sample_id: str) -> None:
@@ -102,14 +112,6 @@ class PendingRows:
             if self._singles == SINGLE_ROWS:
                 with suppress(sqlite3.Error):  # the row itself is written
                     self._last_id = self._find_last_id()
-
-    @property
-    def is_full(self) -> bool:
-        """True if the rows that wait make a whole statement."""
-        insert = self._insert
-        return insert is not None and (
-            len(self._values) >= insert.rows * len(insert.columns)
-        )
 
     def settle(self) -> None:
         """Write the rows that wait, before a statement that may depend on them.
@@ -148,7 +150,7 @@ class PendingRows:
             return
         if not self._conn.in_transaction:  # another cursor has ended it
             self._cursor.execute("BEGIN IMMEDIATE")
-        if len(self._values) == insert.rows * len(insert.columns) and insert.rows > 1:
+        if len(self._values) == insert.num_values:
             try:
                 self._cursor.execute(insert.many, self._values)
             except sqlite3.Error:
