@@ -21,7 +21,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from fastshard._core.io.source import allocate_bytes
-from fastshard.errors import FastshardError, RemoteError
+from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import (
     CONNECT,
@@ -65,6 +65,8 @@ MOST_REDIRECTS = 5
 LIFETIME = 60.0  # seconds that a redirect is cached, unless its target has a lifetime
 MARGIN = 30.0  # seconds before its expiry from which a signature is not used
 MESSAGE = 64 << 10  # bytes of the body of an error response
+COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
+MOST_FAST = 1 << 20  # bytes of a range that the fast path requests at first
 LARGEST = 1 << 40  # bytes of a downloaded object
 
 
@@ -79,6 +81,7 @@ class HttpClient:
         self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # of redirects; with expiry
         self._reached: set[Origin] = set()  # hosts that exist
+        self._common: set[Origin] = set()  # hosts that sent a common response
 
     def read(
         self,
@@ -177,6 +180,10 @@ class HttpClient:
     ) -> T:
         """Send a request; retry after transient failures and expired redirects."""
         sent, attempt = url.normalized, 0
+        if expected is None and end - start <= MOST_FAST:
+            found = self._receive_common(url, start, end, deadline, receive, whole)
+            if found is not None:
+                return found[0]
         while True:
             redirected = self._target_of(sent) != sent
             try:
@@ -193,6 +200,44 @@ class HttpClient:
                     error.attempts = attempt + 1
                     raise
             attempt += 1
+
+    def _receive_common(
+        self,
+        url: Url,
+        start: int,
+        end: int,
+        deadline: Deadline,
+        receive: Callable[[RangeResponse], T],
+        whole: bool,
+    ) -> tuple[T] | None:
+        """Send a request by the fast path; return None if urllib3 is to send it.
+
+        Raises
+        ------
+        RemoteNotFoundError
+            The object does not exist.
+        """
+        begun, target = time.monotonic(), url.normalized
+        if target in self._targets or origin_of(target) not in self._common:
+            return None
+        response = self._fast.ask(target, start, end, deadline)
+        if response is None:
+            return None
+        try:
+            self.meter.record_latency(time.monotonic() - begun)
+            return (
+                receive(
+                    RangeResponse(response, url, start, end, None, whole, response)
+                ),
+            )
+        except RemoteNotFoundError:
+            response.release_conn()
+            raise
+        except (*FAILURES, RetryError):
+            self._fast.count_uncommon(target)
+            return None
+        finally:
+            response.close()
 
     @contextmanager
     def _respond(
@@ -221,6 +266,8 @@ class HttpClient:
             else:
                 raise RemoteError(f"more than {MOST_REDIRECTS} redirects", url.redacted)
             self.meter.record_latency(time.monotonic() - begun)
+            if response.status in COMMON:
+                self._common.add(origin_of(target))
             if response.status >= 400:
                 _drain(response)
             ranged = RangeResponse(response, url, start, end, expected, whole)

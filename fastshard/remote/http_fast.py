@@ -12,6 +12,9 @@ after the last read. Threads that start reads prepare the requests and the socke
 Reads without the expected response go back to the scheduler. Single ones, and the
 first ones of a server, are read by the calling thread; with TLS and on Windows by
 Python's calls.
+
+First requests of objects, with no tag to expect yet, are sent by `FastHttp.ask` to
+servers that have answered before: for shards and for indexes that may be missing.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ from fastshard._core.io.exchange import (
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
+from fastshard.remote.http_response import PlainResponse
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
@@ -75,12 +79,15 @@ class ServerState:
         Connected sockets without a response in progress.
     number : int
         Differs between the servers of a loop.
+    uncommon : int
+        Responses to `FastHttp.ask` that only urllib3 understood.
     """
 
     def __init__(self, proxied: bool, number: int = 0) -> None:
         self.idle: deque[socket.socket] = deque()
         self.proxied = proxied
         self.number = number
+        self.uncommon = 0  # first responses that urllib3 had to receive
         self._failures = 0  # in a row
         self._paused_until = 0.0  # by `time.monotonic`
         self._address: tuple[int, Any] | None = None  # family, address
@@ -468,6 +475,56 @@ class FastHttp:
                 self._meter.record_response(nbytes, time.monotonic() - begun)
             return succeeded
 
+    def ask(
+        self, url: str, start: int, end: int, deadline: Deadline
+    ) -> PlainResponse | None:
+        """Request a range of an object that is not open yet.
+
+        Returns
+        -------
+        PlainResponse or None
+            Its body is to be read. None: urllib3 is to send the request.
+        """
+        origin = origin_of(url)
+        server = self._server_of(origin)
+        if server.proxied or server.is_paused() or server.uncommon >= FAILURES:
+            return None
+        try:
+            request = self._request(origin, url, start, end, None)
+        except Exception:  # for example of a function for token=; urllib3 reports it
+            return None
+        try:
+            while True:
+                sock = server.pop_idle()
+                is_new = sock is None
+                if sock is None:
+                    sock = self._connect(origin, deadline)
+                    server.learn_address(sock)
+                elif wait_for_read(sock, 0.0):
+                    sock.close()  # the server had closed it
+                    continue
+                break
+        except (NoConnectionError, OSError, RetryError):
+            return None  # urllib3 reports the error
+        try:
+            sock.settimeout(deadline.remaining())
+            traffic.count_request()
+            sock.sendall(request)
+            return PlainResponse(sock, deadline, server.push_idle)
+        except BaseException as error:
+            sock.close()
+            if not isinstance(error, OSError | ValueError | RetryError):
+                raise
+            if is_new or not isinstance(error, OSError):
+                server.uncommon += 1
+            traffic.count_retry()
+            return None
+
+    def count_uncommon(self, url: str) -> None:
+        """Record that urllib3 has to send a request of `ask` again."""
+        self._server_of(origin_of(url)).uncommon += 1
+        traffic.count_retry()
+
     def _connect(self, origin: Origin, deadline: Deadline) -> socket.socket:
         timeout = min(deadline.remaining(), CONNECT)
         try:
@@ -479,7 +536,12 @@ class FastHttp:
         return sock
 
     def _request(
-        self, origin: Origin, url: str, start: int, end: int, expected: ObjectInfo
+        self,
+        origin: Origin,
+        url: str,
+        start: int,
+        end: int,
+        expected: ObjectInfo | None,
     ) -> bytes:
         """Return a request, with secrets only for the origins of the settings."""
         prefix = self._prefixes.get(url)
@@ -492,7 +554,7 @@ class FastHttp:
             lines = [path, f"Host: {parts.netloc}", "Accept-Encoding: identity"]
             prefix = self._prefixes[url] = "\r\n".join(lines).encode("ascii")
         lines = [f"Range: bytes={start}-{end - 1}"]
-        if expected.is_strong:
+        if expected is not None and expected.is_strong:
             lines.append(f"If-Match: {expected.tag}")
         if origin in self._settings.origins:
             lines += [

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.http_connection import current_read
-from fastshard.remote.retry import NoRangesError, RetryError
+from fastshard.remote.retry import Deadline, NoRangesError, RetryError
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 from fastshard.remote.urls import Url
 
@@ -23,7 +24,25 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["TRANSIENT", "RangeResponse", "retry_after"]
+__all__ = ["TRANSIENT", "PlainResponse", "RangeResponse", "retry_after"]
+
+MOST_HEADERS = 16 << 10  # bytes
+AT_ONCE = 64 << 10  # bytes of a body that are received at a time
+MESSAGE = 64 << 10  # bytes of the body of a 404 that are discarded
+PLAIN_HEAD = re.compile(  # of RFC 9112, without folded lines
+    rb"HTTP/1\.1 (200|206|404)(?: [^\r\n\0]*)?\r\n"
+    rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
+)
+SINGLE = frozenset(  # headers that must not be repeated
+    (
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "etag",
+        "last-modified",
+    )
+)
 
 LONGEST_TAG = 300  # characters
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
@@ -46,6 +65,8 @@ class RangeResponse:
         Expected version of the object.
     whole : bool
         Whether the whole object is accepted instead of the range.
+    body : PlainResponse, optional
+        The response's body; by default that of the response in progress of urllib3.
 
     Attributes
     ----------
@@ -63,17 +84,18 @@ class RangeResponse:
 
     def __init__(
         self,
-        response: BaseHTTPResponse,
+        response: BaseHTTPResponse | PlainResponse,
         url: Url,
         start: int,
         end: int,
         expected: ObjectInfo | None,
         whole: bool = False,
+        body: PlainResponse | None = None,
     ) -> None:
         self._response = response
-        body = current_read.response
-        assert body is not None
-        self._body = body
+        found = body or current_read.response
+        assert found is not None
+        self._body = found
         self._url = url
         self._expected = expected
         self.start, self.end = start, end
@@ -251,6 +273,130 @@ class RangeResponse:
         if not self._body.is_complete():
             raise RetryError("the body is longer than expected")
         self._response.release_conn()
+
+
+class PlainHeaders(dict[str, str]):
+    """Headers of a response, found by names in any case."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name.lower(), default)
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+
+class PlainResponse:
+    """Common response, received by few calls: 200, 206 or 404 with a Content-Length.
+
+    Parameters
+    ----------
+    sock : socket.socket
+        On which the request was sent.
+    deadline : Deadline
+    release : callable
+        Takes the socket once the response was read, if the server keeps it open.
+
+    Attributes
+    ----------
+    status : int
+    headers : PlainHeaders
+    chunked : bool
+        False.
+
+    Raises
+    ------
+    ValueError
+        The response is another one, or not of RFC 9112.
+    OSError, RetryError
+        The connection failed, or the time is over.
+    """
+
+    chunked = False
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        deadline: Deadline,
+        release: Callable[[socket.socket], object],
+    ) -> None:
+        self._sock = sock
+        self._deadline = deadline
+        self._release = release
+        self._is_released = False
+        data, at = b"", -1
+        while at < 0:
+            sock.settimeout(deadline.remaining())
+            received = sock.recv(MOST_HEADERS + AT_ONCE)
+            if not received:
+                raise ConnectionError("the connection ended inside the headers")
+            data += received
+            at = data.find(b"\r\n\r\n", 0, MOST_HEADERS)
+            if at < 0 and len(data) >= MOST_HEADERS:
+                raise ValueError("the headers are too long")
+        match = PLAIN_HEAD.fullmatch(data, 0, at + 4)
+        if match is None:
+            raise ValueError("an uncommon response")
+        self.status = int(match[1])
+        self.headers = _parse_headers(match[2])
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"\d{1,19}", length, re.ASCII):
+            raise ValueError("a response without a Content-Length")
+        connection = self.headers.get("Connection", "keep-alive").lower()
+        self._is_kept = connection == "keep-alive"
+        self._left = int(length)
+        self._rest = memoryview(data)[at + 4 :]
+        if len(self._rest) > self._left:
+            raise ValueError("the body is longer than expected")
+        if self.status == 404 and self._left <= MESSAGE:
+            self.receive(Scatter(0, self._left, []))
+
+    def receive(self, scatter: Scatter) -> bool:
+        """Receive the body; return False if it ends before the buffers are full."""
+        while scatter.left and self._left:
+            data = self._rest[: scatter.left]
+            self._rest = self._rest[len(data) :]
+            if not data:
+                self._sock.settimeout(self._deadline.remaining())
+                most = min(scatter.left, self._left, AT_ONCE)
+                data = memoryview(self._sock.recv(most))
+            if not data:
+                return False
+            scatter.feed(data)
+            self._left -= len(data)
+        return not scatter.left
+
+    def is_complete(self) -> bool:
+        """Return whether the whole body was read."""
+        return self._left == 0
+
+    def release_conn(self) -> None:
+        """Let the connection be used again; without effect before the body's end."""
+        if self._is_kept and self._left == 0:
+            self._is_released = True
+            self._release(self._sock)
+
+    def close(self) -> None:
+        """Close the connection, unless it was released."""
+        if not self._is_released:
+            self._sock.close()
+
+
+def _parse_headers(lines: bytes) -> PlainHeaders:
+    """Return headers by their names in lower case.
+
+    Raises
+    ------
+    ValueError
+        One of `SINGLE` is repeated, or the body has a Transfer-Encoding.
+    """
+    headers = PlainHeaders()
+    for line in lines.decode("latin-1").split("\r\n")[:-1]:
+        name, _, text = line.partition(":")
+        name = name.lower()
+        if (name in SINGLE and name in headers) or name == "transfer-encoding":
+            raise ValueError(f"the header {name} is repeated or not supported")
+        headers[name] = text.strip(" \t")
+    return headers
 
 
 def _parse_time(text: str) -> int:
