@@ -41,6 +41,7 @@ from rivals.columnar_data import (
     Order,
     Run,
     by_position,
+    columns_in_memory,
     evict_all,
     one_by_one,
     over_ids,
@@ -212,13 +213,6 @@ def bench_first(benchmark: Any, data: Data, read: Any, cache: str, turn: int) ->
     rounds = 5 if cache == "cold" else 20
     benchmark.pedantic(
         lambda reader, key: reader.get_sample(key), setup=fresh, rounds=rounds
-    )
-
-
-def columns_in_memory(data: Data) -> Run:
-    columns = data.columns.items()
-    return over_positions(
-        lambda chosen: {field: column[chosen] for field, column in columns}
     )
 
 

@@ -31,6 +31,7 @@ from rivals.columnar_data import (
     Order,
     Row,
     Run,
+    columns_in_memory,
     one_by_one,
     over_ids,
     over_positions,
@@ -84,13 +85,6 @@ def packed(data: Data) -> ShardedDatasetReader:
 
 def unpacked(data: Data) -> ShardedDatasetReader:
     return ShardedDatasetReader(data.store(write_fastshard))
-
-
-def columns_in_memory(data: Data) -> Run:
-    columns = data.columns.items()
-    return over_positions(
-        lambda chosen: {field: column[chosen] for field, column in columns}
-    )
 
 
 def measure(benchmark: Any, run: Callable[[Any], Any], orders: list[Any]) -> None:

@@ -147,3 +147,11 @@ def over_ids(get: Callable[[list[str]], Any]) -> Run:
         return found
 
     return run
+
+
+def columns_in_memory(data: Data) -> Run:
+    """Return a run of NumPy's fancy indexing on the columns in memory."""
+    columns = data.columns.items()
+    return over_positions(
+        lambda chosen: {field: column[chosen] for field, column in columns}
+    )

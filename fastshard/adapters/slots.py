@@ -64,7 +64,7 @@ class Slot:
 
     @property
     def is_free(self) -> bool:
-        """Whether no process has an array on the slot."""
+        """True if no process has an array on the slot."""
         count = self.counters
         if self.is_lost:
             return False

@@ -18,6 +18,8 @@ from fastshard.formats.sample import CopiedSample, Sample
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fastshard.formats.layout import Allocate
+
 __all__ = [
     "ColumnSample",
     "CopiedArrays",
@@ -310,7 +312,7 @@ class ColumnSample(ArrayFields, Sample):
     def _stack_fields(
         samples: list[Any],
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+        allocate: Allocate,
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.columnar.positions import stack_samples
         from fastshard.columnar.read.batch import stack_equal

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from fastshard.dataset.loading import LoadedDataset
+    from fastshard.formats.layout import Allocate
     from fastshard.formats.sample import Sample
-    from fastshard.loader.buffers import Allocate
     from fastshard.loader.loader import Loader, LoaderOnError
 
 __all__ = ["BaseDataset"]

@@ -233,7 +233,7 @@ class ShardSet(ABC):
 
     @property
     def is_local(self) -> bool:
-        """Whether shards are local files; others are read by ranges."""
+        """True if shards are local files; others are read by ranges."""
         return self.remote is None
 
     def mapped_ranges(self) -> list[tuple[int, int]]:

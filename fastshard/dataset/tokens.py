@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.formats.layout import FieldLayout
-    from fastshard.loader.buffers import Allocate
+    from fastshard.formats.layout import Allocate, FieldLayout
 
 __all__ = ["TokenDataset"]
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-__all__ = ["ARRAY", "NPY", "VALUE", "FieldLayout"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ARRAY", "NPY", "VALUE", "Allocate", "FieldLayout"]
+
+# ``allocate(field, shape, dtype)`` returns a writable C-contiguous array.
+Allocate: TypeAlias = "Callable[[str, tuple[int, ...], Any], NDArray[Any]]"
 
 
 class FieldLayout(NamedTuple):

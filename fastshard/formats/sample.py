@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
@@ -28,7 +28,7 @@ from fastshard.formats.decoders import (
     own_decoder,
 )
 from fastshard.formats.info import Infos
-from fastshard.formats.layout import NPY, VALUE, FieldLayout
+from fastshard.formats.layout import NPY, VALUE, Allocate, FieldLayout
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -300,7 +300,7 @@ class Sample(SampleBase):
     def _stack_fields(
         samples: list[Any],
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+        allocate: Allocate,
     ) -> dict[str, NDArray[Any]]:
         """Return fields of samples of this type that the format reads together.
 

@@ -94,7 +94,7 @@ class ShardPattern:
 
     @property
     def has_number(self) -> bool:
-        """Whether the pattern has a slot for a number."""
+        """True if the pattern has a slot for a number."""
         return self._slots > 0
 
     def numbers(self) -> Iterator[int]:

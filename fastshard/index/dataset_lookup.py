@@ -49,7 +49,7 @@ class DatasetIndexView(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether the index has a key table that is valid for this order."""
+        """True if the index has a key table that is valid for this order."""
         return self.numbers is None and self.file.has_keys
 
     def some(self, shards: Sequence[int]) -> DatasetIndexView:

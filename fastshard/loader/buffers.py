@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Allocate", "BufferSet"]
+    from fastshard.formats.layout import Allocate
 
-# ``allocate(field, shape, dtype)`` returns a writable C-contiguous array.
-Allocate: TypeAlias = "Callable[[str, tuple[int, ...], Any], NDArray[Any]]"
+__all__ = ["BufferSet"]
 
 
 class BufferSet:

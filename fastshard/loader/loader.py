@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import finalize
 
 from fastshard._util.options import check_choice
-from fastshard.loader.buffers import Allocate
+from fastshard.formats.layout import Allocate
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.source import BatchSource
 from fastshard.loader.stats import LoaderStats

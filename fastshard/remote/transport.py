@@ -45,7 +45,7 @@ class ObjectInfo(NamedTuple):
 
     @property
     def is_strong(self) -> bool:
-        """Whether the tag is an ETag that ``If-Match`` compares."""
+        """True if the tag is an ETag that ``If-Match`` compares."""
         return self.tag.startswith('"')
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from fastshard._core.streaming.shard import RowShard, decode_fields, decode_memb
 from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import Decoder, decode_text, own_decoder
 from fastshard.formats.info import Infos
-from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
+from fastshard.formats.layout import ARRAY, VALUE, Allocate, FieldLayout
 from fastshard.formats.sample import CopiedSample, DecodedByFormat, Sample
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ class StreamSample(EncodedFields, Sample):
     def _stack_fields(
         samples: list[Any],
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+        allocate: Allocate,
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.streaming.columns import stack_columns
 

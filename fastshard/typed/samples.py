@@ -25,7 +25,7 @@ from fastshard._core.typed.shard import (
 from fastshard.errors import key_collision
 from fastshard.formats.decoders import Decoder, decode_text, own_decoder
 from fastshard.formats.info import Infos
-from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
+from fastshard.formats.layout import ARRAY, VALUE, Allocate, FieldLayout
 from fastshard.formats.sample import CopiedSample, DecodedByFormat, Sample, Samples
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class PackedSample(PackedFields, Sample):
     def _stack_fields(
         samples: list[Any],
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+        allocate: Allocate,
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.typed.columns import stack_columns
 

@@ -256,7 +256,7 @@ cdef class ColumnFile:
 
     @property
     def is_scanned(self):
-        """Whether all headers were scanned because the index had a wrong offset."""
+        """True if all headers were scanned because the index had a wrong offset."""
         return self.scan_table is not None
 
     def release(self):

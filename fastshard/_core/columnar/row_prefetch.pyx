@@ -228,7 +228,7 @@ cdef class RowPrefetcher:
 
     @property
     def is_complete(self):
-        """Whether all bytes of the batches so far could be read."""
+        """True if all bytes of the batches so far could be read."""
         return not self.has_failed
 
     cdef int distrust(self) except -1:

@@ -122,7 +122,7 @@ cdef class Shard:
 
     @property
     def closed(self):
-        """Whether `close` was called."""
+        """True if `close` was called."""
         with cython.critical_section(self):
             return self.source is None
 

@@ -596,7 +596,7 @@ cdef class ExtentTable:
 
     @property
     def has_duplicates(self):
-        """Whether two members have the same name."""
+        """True if two members have the same name."""
         if not fs_is_set(&self.hashed):
             self.build_hash()
         return self.repeats

@@ -463,7 +463,7 @@ cdef class Grouping:
 
     @property
     def may_repeat(self):
-        """Whether a field may repeat in a sample; False: the index rules it out."""
+        """True if a field may repeat in a sample; False: the index rules it out."""
         return not self.groups.unique
 
     def having(self, tuple fields not None):

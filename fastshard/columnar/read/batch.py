@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from fastshard._core.columnar.rows import ColumnSamples, Rows
     from fastshard._core.io.page_ring import PageRing
+    from fastshard.formats.layout import Allocate
 
 __all__ = ["MAX_AXES", "scan_samples", "stack_columns", "stack_equal"]
 
@@ -95,7 +96,7 @@ def stack_equal(
     samples: ColumnSamples,
     order: array[int],
     names: tuple[str, ...],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None,
+    allocate: Allocate | None,
 ) -> dict[str, NDArray[Any]]:
     """Return the fields whose arrays have one layout, each as one array.
 
@@ -130,7 +131,7 @@ def stack_equal(
 def _stack_equal(
     rows: Rows,
     order: array[int],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None,
+    allocate: Allocate | None,
 ) -> NDArray[Any] | None:
     """Return a field with the layout of its first row; None: another row has another.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.windows import WindowReader
-    from fastshard.loader.buffers import Allocate
+    from fastshard.formats.layout import Allocate
 
 __all__ = ["SeriesWindows", "WindowDataset", "WindowOptions"]
 

@@ -42,7 +42,7 @@ class ShardLength(NamedTuple):
 
     @property
     def is_condemned(self) -> bool:
-        """Whether the file is to be removed."""
+        """True if the file is to be removed."""
         return self.nbytes < 0
 
 

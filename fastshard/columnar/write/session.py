@@ -187,7 +187,7 @@ class WriterSession:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """True if nothing more can be written."""
         return self.state != OPEN
 
     def check_open(self) -> None:

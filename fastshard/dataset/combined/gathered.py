@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from fastshard.dataset.base import BaseDataset
     from fastshard.dataset.loading import LoadedDataset
-    from fastshard.loader.buffers import Allocate, BufferSet
+    from fastshard.formats.layout import Allocate
+    from fastshard.loader.buffers import BufferSet
 
 __all__ = ["GatheredDataset"]
 

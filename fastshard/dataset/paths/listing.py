@@ -95,7 +95,7 @@ class Location(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the source is all shards of one directory."""
+        """True if the source is all shards of one directory."""
         if self.kind == "path":
             return str(self.parts[0]).endswith("**")
         return self.kind == "folder"

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard.loader.buffers import Allocate, BufferSet
+from fastshard.formats.layout import Allocate
+from fastshard.loader.buffers import BufferSet
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 from fastshard.loader.times import enter_step

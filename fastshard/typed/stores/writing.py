@@ -220,7 +220,7 @@ class DatasetOptions(NamedTuple):
 
     @property
     def changes_shards(self) -> bool:
-        """Whether the options ask for new shards, not copies of the dataset's."""
+        """True if the options ask for new shards, not copies of the dataset's."""
         return self.manifest or not (self.maxcount is self.maxsize is None)
 
     @property

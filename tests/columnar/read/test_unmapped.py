@@ -77,8 +77,9 @@ needs_proc = pytest.mark.skipif(
 
 
 @needs_proc
-def test_a_shard_is_mapped_after_some_reads(root):
-    with ShardedDatasetReader(root) as reader:
+@pytest.mark.parametrize("kind", ["root", "packed"])
+def test_a_shard_is_mapped_after_some_reads(kind, request):
+    with ShardedDatasetReader(request.getfixturevalue(kind)) as reader:
         for i in range(COUNT):
             assert_sample(reader, i)
         assert len(open_shards()) == 6 + 5  # fewer samples have b
@@ -187,21 +188,6 @@ def test_large_members_are_mapped(tmp_path):
         first = reader.get_sample("s1")[0]["a"]
         assert first.ctypes.data == reader.samples[1]["a"].ctypes.data
         np.testing.assert_array_equal(first, large + 1)
-
-
-@needs_proc
-def test_packs_are_mapped_after_some_reads(packed):
-    with ShardedDatasetReader(packed) as reader:
-        for i in range(COUNT):
-            assert_sample(reader, i)
-        assert len(open_shards()) == 6 + 5
-        for _ in range(READS):
-            assert_sample(reader, 1)
-        assert len(open_shards()) == 5 + 4
-        kept = [reader.get_sample(f"s{i}")[0] for i in range(COUNT)]
-    assert open_shards() == []
-    for i, arrays in enumerate(kept):
-        np.testing.assert_array_equal(arrays["a"], np.arange(i, i + 50))
 
 
 @needs_proc

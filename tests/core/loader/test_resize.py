@@ -3,7 +3,9 @@
 import ctypes
 import math
 import mmap
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -262,21 +264,49 @@ def test_no_buffers():
         resize_into([[1]], (0, 0, 1, 1), np.zeros((1, 1, 1), np.uint8))
 
 
-def test_threads_resize_at_once_without_the_gil():
+@pytest.fixture
+def no_switches():
+    """Let a thread have the GIL only when another releases it."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_threads_resize_at_once():
     pixels = picture(1500, 1500)
     box = 0, 0, 1500, 1500
     want = resized(pixels, box, 700, 700)
     outs = [np.zeros_like(want) for _ in range(4)]
-    resize = partial(resize_into, pixels, box)
-    threads = [threading.Thread(target=resize, args=(out,)) for out in outs]
-    for thread in threads:
-        thread.start()
-    counted = 0
-    while any(thread.is_alive() for thread in threads):
-        counted += 1
-    assert counted > 100
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(resize_into, pixels, box), outs))
     for out in outs:
         assert (out == want).all()
+
+
+@pytest.mark.usefixtures("no_switches")
+def test_other_threads_run_during_a_resize():
+    pixels = picture(1500, 1500)
+    out = np.zeros((700, 700, 3), np.uint8)
+    is_resizing = False
+    seen = []
+
+    def look(begin):
+        begin.wait()
+        seen.append(is_resizing)
+
+    for _ in range(500):  # a loaded machine may run the other thread too late
+        begin = threading.Event()
+        thread = threading.Thread(target=look, args=(begin,))
+        thread.start()
+        is_resizing = True
+        begin.set()
+        resize_into(pixels, (0, 0, 1500, 1500), out)
+        is_resizing = False
+        thread.join()
+        if seen[-1]:
+            return
+    pytest.fail("no thread ran during 500 resizes")
 
 
 def guarded(nbytes):

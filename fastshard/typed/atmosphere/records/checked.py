@@ -78,7 +78,7 @@ class RecordFields:
 
     @property
     def is_to_publish(self) -> bool:
-        """Whether the record is to be published; else a server has sent it."""
+        """True if the record is to be published; else a server has sent it."""
         return self.measure is not len
 
     def fail(self, reason: str, name: str = "") -> RecordError:
