@@ -13,6 +13,7 @@ cdef extern from "pages.h" nogil:
     int fs_populate_pages(const uint8_t *at, uint64_t size)
     void fs_populate_buffer(uint8_t *at, uint64_t size)
     int fs_pages_cached(const uint8_t *at, uint64_t size)
+    int fs_window_cached(const uint8_t *at, uint64_t size, uint64_t *pages)
     int fs_file_cached(int fd, uint64_t offset, uint64_t size)
     void fs_evict_cached(int fd, uint64_t offset, uint64_t size)
     uint64_t fs_now()

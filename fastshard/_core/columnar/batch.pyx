@@ -450,6 +450,7 @@ cdef class RowCopy:
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
+        pieces.trusts = True
         for r in range(self.fill.count):
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:

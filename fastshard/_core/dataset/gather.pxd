@@ -33,6 +33,7 @@ cdef class Pieces:
     cdef size_t unstaged           # remote pieces to read
     cdef uint64_t limit            # bytes to touch between releases; 0: none
     cdef bint resident             # all pages of the last source are
+    cdef bint trusts               # answers of a moment ago
     cdef int select_shard(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
     cdef piece_t *append(

@@ -218,7 +218,10 @@ cdef class Pieces:
             return 0               # would be released before it is read
         if not shard.estimate_extent(self.source, member, &offset, &size):
             return 0               # raises when it is read
-        if self.resident or self.source.has_resident(offset, size):
+        if self.resident or (
+            self.source.had_resident(offset, size) if self.trusts
+            else self.source.has_resident(offset, size)
+        ):
             return 0
         piece = self.append(member, offset, min(size, <uint64_t> MAX_PAGE_IN))
         piece.cold = True

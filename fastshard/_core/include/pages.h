@@ -232,10 +232,32 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
     }
     return 1;
 }
+
+/* Set a bit for each of at most 64 pages from a page's start that is in the page cache;
+ * return 0, or -1 if that is unknown. */
+static inline int fs_window_cached(const uint8_t *at, uint64_t size, uint64_t *pages)
+{
+    unsigned char present[64];
+    uint64_t page = fs_page_size();
+    uint64_t i, count = size / page + (size % page != 0);
+
+    *pages = 0;
+    if (count > sizeof present || mincore((void *)at, (size_t)size, present) != 0)
+        return -1;
+    for (i = 0; i < count; i++)
+        *pages |= (uint64_t)(present[i] & 1) << i;
+    return 0;
+}
 #else
 static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 {
     (void)at; (void)size;
+    return -1;
+}
+static inline int fs_window_cached(const uint8_t *at, uint64_t size, uint64_t *pages)
+{
+    (void)at; (void)size;
+    *pages = 0;
     return -1;
 }
 #endif

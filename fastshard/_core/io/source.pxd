@@ -59,8 +59,14 @@ cdef class Descriptor:
     cdef bint try_keep(self) noexcept
 
 
+cdef struct window_t:              # 64 pages of a file
+    uint64_t pages                 # bits of those that were in the page cache
+    uint64_t until                 # ns; they are queried again from then on
+
+
 cdef class Residency:
     cdef MappedFile file
+    cdef window_t *windows         # of the whole file; NULL: none was queried
     cdef uint64_t device
     cdef uint64_t inode
     cdef bint has_mincore          # mincore tells the truth about this file
@@ -76,6 +82,7 @@ cdef class Residency:
     cdef int check_size(self) except -1
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept
     cdef int query_cache(self, Descriptor probe) except -1
     cdef Descriptor reopen(self)
     cdef object failure(self, uint64_t offset, int code)
@@ -93,6 +100,7 @@ cdef class Source:
     cdef int check_size(self) except -1
     cdef bint is_resident(self) except -1
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept
     cdef int check_unchanged(self) except -1
     cdef int touch(self, uint64_t offset, uint64_t size) except -1
     cdef int confine(self, uint64_t offset, uint64_t size) except -1

@@ -37,6 +37,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
 from fastshard._core.io.page_ring cimport (
@@ -45,7 +46,7 @@ from fastshard._core.io.page_ring cimport (
 from fastshard._core.pages cimport (
     fs_advise_pages, fs_populate_buffer, fs_populate_pages, fs_exact_now,
     fs_file_cached, fs_now,
-    fs_pages_cached,
+    fs_page_size, fs_pages_cached, fs_window_cached,
 )
 from fastshard._core.platform cimport (
     FS_HAVE_MMAP, PY_SSIZE_T_MAX, fs_close, fs_add, fs_stat, fs_file_t, fs_load_relaxed,
@@ -86,6 +87,8 @@ cdef enum:
     MAX_QUERIED = 16 << 10          # MiB; querying a larger file takes too long
     QUERY_SHARE = 50               # queries take at most 1 / QUERY_SHARE of the time
     STAT_EVERY = 5_000_000         # ns between two checks of a file's size by path
+    WINDOW = 64                    # pages that are queried together
+    MAX_WINDOWED = 4 << 20         # bytes of an extent that is looked up in windows
     QUERY_TIMEOUT = 2_000_000_000  # ns; an older query died in a fork
 
 cdef str SHORTER = "the file was truncated after it was mapped"
@@ -588,6 +591,9 @@ cdef class Residency:
             os.access(file.path, os.W_OK)
         )
 
+    def __dealloc__(self):
+        free(self.windows)
+
     def handle(self, MappedFile file not None):
         """Return a Residency of another handle onto the mapping."""
         cdef Residency other = Residency.__new__(
@@ -704,6 +710,51 @@ cdef class Residency:
             answer = fs_pages_cached(self.file.base + offset, size)
         return answer == 1
 
+    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
+        """Return whether an extent was in the page cache a moment ago.
+
+        Pages are queried in windows, whose answers hold as long as those for the whole
+        file. Pages that were missing are queried again.
+        """
+        cdef uint64_t nbytes = self.file.nbytes
+        cdef uint64_t page = fs_page_size()
+        cdef uint64_t all_pages = <uint64_t> -1
+        cdef uint64_t first, last, end, mask, start, now
+        cdef window_t *window
+        if (
+            not self.has_mincore or nbytes >> 20 > MAX_QUERIED
+            or not 0 < size <= MAX_WINDOWED or offset > nbytes or size > nbytes - offset
+        ):
+            return self.has_resident(offset, size)
+        now = fs_now()
+        first = offset // page
+        last = (offset + size - 1) // page
+        with cython.critical_section(self):
+            if self.windows == NULL:
+                self.windows = <window_t *> calloc(
+                    nbytes // (WINDOW * page) + 1, sizeof(window_t)
+                )
+            if self.windows == NULL:
+                return False
+            while first <= last:
+                window = self.windows + first // WINDOW
+                end = min(last, first | (WINDOW - 1))
+                mask = (all_pages << (first % WINDOW)) & (
+                    all_pages >> (WINDOW - 1 - end % WINDOW)
+                )
+                if window.until <= now or window.pages & mask != mask:
+                    start = first // WINDOW * WINDOW * page
+                    if fs_window_cached(
+                        self.file.base + start, min(WINDOW * page, nbytes - start),
+                        &window.pages,
+                    ) != 0:
+                        return False
+                    window.until = now + QUERY_EVERY
+                    if window.pages & mask != mask:
+                        return False
+                first = end + 1
+        return True
+
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1:
         """Populate the first 16 MiB of an extent unless it is in memory.
 
@@ -783,6 +834,10 @@ cdef class Source:
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
         """Return whether an extent is in memory; if not, the caller requests it."""
         return False
+
+    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
+        """Return whether an extent was in memory a moment ago; if not, as above."""
+        return self.has_resident(offset, size)
 
     cdef int check_unchanged(self) except -1:
         """Raise FormatError if bytes just read may be from a modified file."""
@@ -881,6 +936,12 @@ cdef class MappedSource(Source):
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
         if self.residency is None or self.residency.has_resident(offset, size):
+            return True
+        self.residency.arrival = fs_now() + READ_TIME
+        return False
+
+    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
+        if self.residency is None or self.residency.had_resident(offset, size):
             return True
         self.residency.arrival = fs_now() + READ_TIME
         return False

@@ -288,6 +288,25 @@ def test_batches_of_shards_that_are_partly_evicted(tmp_path, packed):
         assert np.array_equal(reader.columns(mixed)["a"], column[mixed])
 
 
+def test_batches_of_a_shard_whose_pages_come_and_go(tmp_path):
+    column = np.arange(3000 * 100, dtype=np.int32).reshape(3000, 100)
+    with ShardedDatasetWriter(tmp_path / "d", pack=True) as writer:
+        writer.add_fields(["a"])
+        for row in column:
+            writer.add_sample({"a": row})
+    (shard,) = (tmp_path / "d").glob("a_*/*.tar")  # 1.2 MB: five windows of 4 KiB pages
+    orders = np.random.default_rng(3).integers(0, 3000, (8, 64))
+    orders[0] = np.arange(64)  # the first window alone
+    orders[1] = np.arange(2936, 3000)  # the end of the file
+    for last in (0, shard.stat().st_size // 2):
+        evict(shard)
+        with open(shard, "rb") as file:
+            file.read(last)
+        with ShardedDatasetReader(tmp_path / "d") as reader:
+            for order in (*orders, *orders):
+                assert np.array_equal(reader.columns(order)["a"], column[order])
+
+
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
 def test_a_reader_that_follows_a_writer(tmp_path, mode):
     root = tmp_path / "d"
