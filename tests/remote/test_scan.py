@@ -4,6 +4,7 @@ import gc
 import pickle
 import random
 import sysconfig
+import time
 
 import pytest
 
@@ -334,3 +335,34 @@ def test_many_shards_are_opened_at_the_same_time(tmp_path, monkeypatch):
         ds = fastshard.open(url)
         assert [bytes(s["txt"]) for s in ds] == [b"%d" % k for k in range(60)]
         assert 2 <= server.peak <= 16
+
+
+LARGE = 256 << 10  # bytes of a member with a request of its own
+FIRST_AHEAD = 8 << 20  # bytes of a new iteration's window
+BURST = 36  # members of 9 MiB
+
+
+def test_a_window_grows_after_pauses_of_the_consumer(tmp_path):
+    """Each pause doubles it once, however often the consumer waits in between."""
+    members = {f"{i:05}.bin": bytes(LARGE) for i in range(4 * BURST)}
+    tar = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with Server({"/a.tar": tar}) as server:
+        ds = fastshard.open(server.at("/a.tar"), connections=8)
+        assert len(ds) == len(members)
+        server.latency = 0.03
+        server.forget()
+        most = 0
+        for i, sample in enumerate(ds, 1):
+            assert len(sample["bin"]) == LARGE
+            if i % BURST == 0:
+                wait_for_silence(server)
+                most = max(most, server.bytes_sent - i * LARGE)
+    assert FIRST_AHEAD + 2 * LARGE < most < 3 * FIRST_AHEAD
+
+
+def wait_for_silence(server):
+    """Wait until the server has sent all that it was asked for."""
+    sent, until = -1, time.monotonic() + 10
+    while sent != server.bytes_sent and time.monotonic() < until:
+        sent = server.bytes_sent
+        time.sleep(0.15)
