@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from typing import Any, Literal, NamedTuple
 
 __all__ = ["ARRAY", "NPY", "VALUE", "Allocate", "FieldLayout"]
 
 # ``allocate(field, shape, dtype)`` returns a writable C-contiguous array.
-Allocate: TypeAlias = "Callable[[str, tuple[int, ...], Any], NDArray[Any]]"
+Allocate = Callable[[str, tuple[int, ...], Any], Any]
 
 
 class FieldLayout(NamedTuple):
