@@ -51,6 +51,15 @@ def structure(connection):
     return {*connection.execute(COLUMNS)}, {*connection.execute(INDEXES)}
 
 
+def connected_pids(server):
+    """Return the server's processes that providers are connected to."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'fastshard'"
+        )
+        return [pid for (pid,) in found]
+
+
 def test_tables_are_those_of_atdata(provider, sql, index_data, postgres_server):
     provider.store_entry(ENTRY)
     with psycopg.connect(postgres_server.new()["dsn"], autocommit=True) as theirs:
@@ -108,7 +117,10 @@ def test_a_connection_that_the_server_ends_is_made_again(provider, sql):
 def test_a_server_that_is_killed_and_comes_back(own_server):
     with create_provider("postgres", **own_server.new(), timeout=5) as provider:
         provider.store_entry(ENTRY)
+        pids = connected_pids(own_server)
         own_server.send(signal.SIGKILL)
+        for pid in pids:  # it may answer until it notices the server's end
+            os.kill(pid, signal.SIGKILL)
         own_server.kill()
         with pytest.raises(RemoteError) as caught:
             provider.get_entry_by_cid(ENTRY.cid)
@@ -122,11 +134,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
     with create_provider("postgres", **own_server.new()) as provider:
         provider.store_entry(ENTRY)
         patience, provider._timeout = provider._timeout, 0.3
-        with psycopg.connect(own_server.dsn(), autocommit=True) as other:
-            found = other.execute(
-                "SELECT pid FROM pg_stat_activity WHERE application_name = 'fastshard'"
-            )
-            pids = [pid for (pid,) in found]
+        pids = connected_pids(own_server)
         for pid in [*pids, own_server.pid]:
             os.kill(pid, signal.SIGSTOP)
         try:
