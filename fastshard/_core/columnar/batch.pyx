@@ -31,7 +31,7 @@ from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.threads cimport fs_atomic_load
 
-from fastshard.errors import FieldNotFoundError
+from fastshard.errors import FieldNotFoundError, FormatError
 
 cdef enum:
     MAX_LINES = 10                 # of a row that are prefetched
@@ -277,6 +277,7 @@ cdef class RowCopy:
     cdef bytes header
     cdef ShardMappings mappings    # keeps the shards mapped
     cdef uint64_t touch_limit      # bytes to touch between releases; 0: no limit
+    cdef uint32_t number           # of the batch
 
     def __cinit__(self, Rows rows not None, positions, bytes header not None,
                   uint64_t size, uint8_t tag):
@@ -369,6 +370,8 @@ cdef class RowCopy:
             if rows.mappings is None:
                 rows.mappings = ShardMappings(len(rows.numbers), rows.cells.pack_count)
             self.mappings = rows.mappings
+            self.mappings.batches += 1
+            self.number = self.mappings.batches
         self.fill.mappings = self.mappings.at
         if rows.cells.pack_count > 0 and self.fill.column.tag != 0:
             self.fill.packs = self.mappings.packs
@@ -384,28 +387,46 @@ cdef class RowCopy:
                 mapping = &self.mappings.at[slot]
                 if mapping.base == NULL:
                     self.add_mapping(slot, rows.member_shard(i))
-                if mapping.resident_until <= now and not paged_in:
-                    if self.is_shard_resident(rows.member_shard(i)):
-                        mapping.resident_until = now + QUERY_EVERY
-                    else:
-                        are_resident = False
+                if paged_in or mapping.resident_until > now or (
+                    mapping.missing_in == self.number
+                ):
+                    continue
+                if self.is_shard_resident(rows.member_shard(i), i):
+                    mapping.resident_until = now + QUERY_EVERY
+                else:
+                    mapping.missing_in = self.number
+                    are_resident = False
             elif slot <= PACKED:
                 pack = &self.mappings.packs[PACKED - slot]
                 if pack.rows == 0:
                     self.add_pack(PACKED - slot, rows.pack_shard(i))
-                if pack.resident_until <= now and not paged_in:
-                    if self.is_shard_resident(rows.pack_shard(i)):
-                        pack.resident_until = now + QUERY_EVERY
-                    else:
-                        are_resident = False
+                if paged_in or pack.resident_until > now or (
+                    pack.missing_in == self.number
+                ):
+                    continue
+                if self.is_shard_resident(rows.pack_shard(i), i):
+                    pack.resident_until = now + QUERY_EVERY
+                else:
+                    pack.missing_in = self.number
+                    are_resident = False
         self.touch_limit = self.mappings.touch_limit
         if not are_resident:
             self.page_in(now)
         return 0
 
-    cdef bint is_shard_resident(self, Shard shard) except -1:
-        """Return whether a shard is in memory, and so needs no page-in."""
-        return shard.open_source().is_resident()
+    cdef bint is_shard_resident(self, Shard shard, Py_ssize_t i) except -1:
+        """Return whether a shard is in memory, and so needs no page-in.
+
+        If it is not, the file's size is checked; errors name sample `i`.
+        """
+        cdef Source source = shard.open_source()
+        if source.is_resident():
+            return True
+        try:
+            source.check_size()
+        except FormatError as error:
+            raise shard.annotate(error, i) from None
+        return False
 
     cdef int add_mapping(self, int32_t slot, ColumnShard shard) except -1:
         """Store the address of a shard, if it is mapped."""
@@ -445,26 +466,37 @@ cdef class RowCopy:
         return 0
 
     cdef int page_in(self, uint64_t now) except -1:
-        """Page in the missing rows of shards that were not resident."""
-        cdef Pieces pieces = Pieces()
+        """Page in the missing rows of shards that are not resident."""
+        cdef Pieces pieces = None
+        cdef Shard shard
+        cdef Source source
+        cdef uint64_t offset, size
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
-        pieces.trusts = True
         for r in range(self.fill.count):
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
                 continue
             slot = self.fill.column.marks[i].slot
-            if PACKED < slot < 0 or (
-                self.mappings.at[slot].resident_until > now if slot >= 0
-                else self.mappings.packs[PACKED - slot].resident_until > now
+            if PACKED < slot < 0 or self.number != (
+                self.mappings.at[slot].missing_in if slot >= 0
+                else self.mappings.packs[PACKED - slot].missing_in
             ):
                 continue
-            pieces.add_cold(self.rows.shard_of(i), i)
+            shard = self.rows.shard_of(i)
+            source = shard.open_source()
+            if not shard.estimate_extent(source, i, &offset, &size) or (
+                source.had_resident(offset, size, now)
+            ):
+                continue
+            if pieces is None:
+                pieces = Pieces()
+            pieces.add_missing(shard, i, offset, size)
             if pieces.nbytes >= MAX_PAGED_IN:
                 break
-        pieces.page_in()
+        if pieces is not None:
+            pieces.page_in()
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:
@@ -588,29 +620,42 @@ def fill_rows(
         PyBuffer_Release(&buffer)
 
 
-def stack_rows(Rows rows not None, positions, *, bint is_resident=False):
-    """Return rows of the layout that the last batch had, as a new array.
+def stack_rows(list columns not None, positions, *, bint is_resident=False):
+    """Return rows of each field as a new array, if they have the last batch's layout.
 
     Parameters
     ----------
-    rows, positions, is_resident
+    columns : list of Rows
+    positions, is_resident
         As for `fill_rows`.
 
     Returns
     -------
-    ndarray or None
-        None: a row has another layout, or there is none that is plain.
+    dict of str to ndarray
+        By field. Those are left out of which a row has another layout, or whose layout
+        is not plain or not known.
 
     Raises
     ------
     IndexError, FieldNotFoundError, FormatError, OSError
         A row cannot be read.
     """
+    cdef Rows rows
+    cdef dict stacks = {}
+    for rows in columns:
+        stack = None if rows.layout is None else stack_field(
+            rows, positions, rows.layout, is_resident
+        )
+        if stack is not None:
+            stacks[rows.field] = stack
+    return stacks
+
+
+cdef object stack_field(Rows rows, positions, tuple layout, bint is_resident):
+    """Return rows of a layout as a new array; None: another one, or one not plain."""
     cdef RowCopy row_copy
     cdef uint8_t *to
-    if rows.layout is None:
-        return None
-    dtype, shape, fortran, header, size, tag = rows.layout
+    dtype, shape, fortran, header, size, tag = layout
     if header is None or fortran or len(shape) > PLAIN_AXES or dtype.itemsize == 0:
         return None
     row_copy = RowCopy(rows, positions, header, size, tag)

@@ -19,6 +19,7 @@ cdef struct mapping_t:             # a shard
     uint64_t nbytes
     uint64_t resident_until        # ns: it was resident, and is not asked again before
     bint is_exact                  # as `ColumnFile.is_exact`
+    uint32_t missing_in            # the last batch that found it not resident
 
 
 cdef struct pack_t:                # a pack
@@ -26,6 +27,7 @@ cdef struct pack_t:                # a pack
     uint32_t rows                  # at most MAX_ROW; 0: not used yet, or not mapped
     uint32_t tag                   # of the layout of its rows; 0: none
     uint64_t resident_until        # ns, as that of its shard
+    uint32_t missing_in            # as that of its shard
 
 
 cdef struct pack_place_t:          # as the index has it
@@ -52,6 +54,7 @@ cdef class ShardMappings:
     cdef size_t count
     cdef list sources              # of the mapped shards; keeps them mapped
     cdef uint64_t touch_limit      # bytes to touch between releases; 0: no limit
+    cdef uint32_t batches          # so far; numbers wrap around
 
 
 cdef class Cells:

@@ -33,7 +33,7 @@ cdef class Pieces:
     cdef size_t unstaged           # remote pieces to read
     cdef uint64_t limit            # bytes to touch between releases; 0: none
     cdef bint resident             # all pages of the last source are
-    cdef bint trusts               # answers of a moment ago
+    cdef uint64_t now              # ns, when the first piece was to be added
     cdef int select_shard(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
     cdef piece_t *append(
@@ -45,6 +45,9 @@ cdef class Pieces:
     cdef int grow(self) except -1
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
     cdef int add_cold(self, Shard shard, Py_ssize_t member) except -1
+    cdef int add_missing(
+        self, Shard shard, Py_ssize_t member, uint64_t offset, uint64_t size
+    ) except -1
     cdef int page_in(self) except -1
     cdef int touch(self, size_t start, size_t end, bint moved) except -1
     cdef size_t find_end(self, size_t start, uint64_t *nbytes) noexcept

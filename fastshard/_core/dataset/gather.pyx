@@ -10,6 +10,7 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -19,7 +20,7 @@ from libc.string cimport memcpy, memset
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.shard cimport SampleBase, Shard
 from fastshard._core.io.source cimport MAX_PAGE_IN, RemoteSource, Source
-from fastshard._core.pages cimport fs_advise_pages, fs_populate_pages
+from fastshard._core.pages cimport fs_advise_pages, fs_now, fs_populate_pages
 from fastshard._core.platform cimport (
     fs_advise_file, fs_has_bit, fs_pread, fs_prefetch,
 )
@@ -162,6 +163,7 @@ cdef class Pieces:
         self.sources = []
         self.staged = []
         self.errors = {}
+        self.now = fs_now()
 
     def __reduce__(self):
         raise TypeError("Pieces do not pickle")
@@ -210,19 +212,24 @@ cdef class Pieces:
 
     cdef int add_cold(self, Shard shard, Py_ssize_t member) except -1:
         """Add the likely extent of a member to page in, unless it is resident."""
-        cdef piece_t *piece
         cdef uint64_t offset, size
+        if shard is not self.last:
+            self.select_shard(shard, member)
+        if not shard.estimate_extent(self.source, member, &offset, &size):
+            return 0               # raises when it is read
+        if not self.resident and not self.source.had_resident(offset, size, self.now):
+            self.add_missing(shard, member, offset, size)
+        return 0
+
+    cdef int add_missing(
+        self, Shard shard, Py_ssize_t member, uint64_t offset, uint64_t size
+    ) except -1:
+        """Add the extent of a member to page in."""
+        cdef piece_t *piece
         if shard is not self.last:
             self.select_shard(shard, member)
         if self.limit > 0 and self.nbytes >= self.limit:
             return 0               # would be released before it is read
-        if not shard.estimate_extent(self.source, member, &offset, &size):
-            return 0               # raises when it is read
-        if self.resident or (
-            self.source.had_resident(offset, size) if self.trusts
-            else self.source.has_resident(offset, size)
-        ):
-            return 0
         piece = self.append(member, offset, min(size, <uint64_t> MAX_PAGE_IN))
         piece.cold = True
         return 0
@@ -441,6 +448,30 @@ cdef class Target:
             PyBuffer_Release(&self.buffer)
 
 
+cdef object copy_ints(list numbers):
+    """Return a list of plain ints as an array of int64; None: some are not, or large.
+
+    An ``array`` made of the list takes ten times as long for each.
+    """
+    cdef Py_buffer buffer
+    cdef int64_t *to
+    cdef int overflow = 0
+    with cython.critical_section(numbers):
+        whole = array("q", bytes(8 * len(numbers)))
+        to = int64s_of(whole, &buffer, writable=True)
+        try:
+            for number in numbers:  # which runs no Python code
+                if not PyLong_CheckExact(number):
+                    return None
+                to[0] = PyLong_AsLongLongAndOverflow(number, &overflow)
+                if overflow != 0:
+                    return None
+                to += 1
+        finally:
+            PyBuffer_Release(&buffer)
+    return whole
+
+
 def resolve_positions(positions, Py_ssize_t count):
     """Return positions as an array of int64; negative ones count from the end.
 
@@ -463,6 +494,8 @@ def resolve_positions(positions, Py_ssize_t count):
     if kind in ("i", "u"):
         whole = array("q", positions.astype("q").tobytes())
     else:
+        whole = copy_ints(<list> positions) if type(positions) is list else None
+    if whole is None:
         try:
             whole = array("q", positions)
         except OverflowError:

@@ -82,7 +82,9 @@ cdef class Residency:
     cdef int check_size(self) except -1
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
-    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef bint had_resident(
+        self, uint64_t offset, uint64_t size, uint64_t now
+    ) noexcept
     cdef int query_cache(self, Descriptor probe) except -1
     cdef Descriptor reopen(self)
     cdef object failure(self, uint64_t offset, int code)
@@ -100,7 +102,9 @@ cdef class Source:
     cdef int check_size(self) except -1
     cdef bint is_resident(self) except -1
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
-    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef bint had_resident(
+        self, uint64_t offset, uint64_t size, uint64_t now
+    ) noexcept
     cdef int check_unchanged(self) except -1
     cdef int touch(self, uint64_t offset, uint64_t size) except -1
     cdef int confine(self, uint64_t offset, uint64_t size) except -1

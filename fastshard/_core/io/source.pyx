@@ -98,6 +98,7 @@ cdef int FLAGS = os.O_RDONLY | (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 )
+cdef uint64_t PAGE_SIZE = fs_page_size()
 KINDS_OF_FILE = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -710,23 +711,24 @@ cdef class Residency:
             answer = fs_pages_cached(self.file.base + offset, size)
         return answer == 1
 
-    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
+    cdef bint had_resident(
+        self, uint64_t offset, uint64_t size, uint64_t now
+    ) noexcept:
         """Return whether an extent was in the page cache a moment ago.
 
         Pages are queried in windows, whose answers hold as long as those for the whole
         file. Pages that were missing are queried again.
         """
         cdef uint64_t nbytes = self.file.nbytes
-        cdef uint64_t page = fs_page_size()
+        cdef uint64_t page = PAGE_SIZE
         cdef uint64_t all_pages = <uint64_t> -1
-        cdef uint64_t first, last, end, mask, start, now
+        cdef uint64_t first, last, end, mask, start
         cdef window_t *window
         if (
             not self.has_mincore or nbytes >> 20 > MAX_QUERIED
             or not 0 < size <= MAX_WINDOWED or offset > nbytes or size > nbytes - offset
         ):
             return self.has_resident(offset, size)
-        now = fs_now()
         first = offset // page
         last = (offset + size - 1) // page
         with cython.critical_section(self):
@@ -835,7 +837,9 @@ cdef class Source:
         """Return whether an extent is in memory; if not, the caller requests it."""
         return False
 
-    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
+    cdef bint had_resident(
+        self, uint64_t offset, uint64_t size, uint64_t now
+    ) noexcept:
         """Return whether an extent was in memory a moment ago; if not, as above."""
         return self.has_resident(offset, size)
 
@@ -940,10 +944,14 @@ cdef class MappedSource(Source):
         self.residency.arrival = fs_now() + READ_TIME
         return False
 
-    cdef bint had_resident(self, uint64_t offset, uint64_t size) noexcept:
-        if self.residency is None or self.residency.had_resident(offset, size):
+    cdef bint had_resident(
+        self, uint64_t offset, uint64_t size, uint64_t now
+    ) noexcept:
+        if self.residency is None or self.residency.had_resident(
+            offset, size, now
+        ):
             return True
-        self.residency.arrival = fs_now() + READ_TIME
+        self.residency.arrival = now + READ_TIME
         return False
 
     cdef object failure(self, uint64_t offset, int code):

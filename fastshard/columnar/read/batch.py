@@ -47,20 +47,20 @@ def stack_columns(
     """
     from fastshard._core.columnar.batch import stack_rows
 
-    stacks: dict[str, NDArray[Any] | list[NDArray[Any]]] = {}
-    for rows in columns:
-        stack = None
-        try:
-            if len(order):  # the layout of the batch before usually holds
-                stack = stack_rows(rows, order, is_resident=is_resident)
-            stacks[rows.field] = (
-                _stack(rows, order, samples, ragged, is_resident)
-                if stack is None
-                else stack
-            )
-        except FieldNotFoundError as error:
-            where = f"{error.where} of {samples.owner.path}"
-            raise FieldNotFoundError(error.name, where) from None
+    stacks: dict[str, Any] = {}
+    try:
+        if len(order):  # the layouts of the batch before usually hold
+            stacks = stack_rows(columns, order, is_resident=is_resident)
+        if len(stacks) < len(columns):
+            stacks = {rows.field: stacks.get(rows.field) for rows in columns}
+            for rows in columns:
+                if stacks[rows.field] is None:
+                    stacks[rows.field] = _stack(
+                        rows, order, samples, ragged, is_resident
+                    )
+    except FieldNotFoundError as error:
+        where = f"{error.where} of {samples.owner.path}"
+        raise FieldNotFoundError(error.name, where) from None
     return stacks
 
 

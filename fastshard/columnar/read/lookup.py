@@ -143,8 +143,9 @@ class RowLookup:
         Values of metadata columns.
     schema : DatasetSchema or None
         Of these samples, once the reader has read it.
-    selection : StackSelection or None
-        All fields, as arrays of one layout, once the reader has made it.
+    selections : dict of str, tuple of str or None to StackSelection
+        By their fields, or None for all: those of arrays of one layout, once the reader
+        has made them.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -152,7 +153,7 @@ class RowLookup:
         self.samples: ColumnSamples | None = None
         self.sequence: ArraySequence | None = None
         self.schema: DatasetSchema | None = None
-        self.selection: StackSelection | None = None
+        self.selections: dict[str | tuple[str, ...] | None, StackSelection] = {}
         self.metadata = MetadataTable(snapshot, METADATA_TIMEOUT)
         self._snapshot = snapshot
         self._readers: dict[tuple[str, ...] | None, FieldReader] = {}  # None: all

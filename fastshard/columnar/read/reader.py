@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMEOUT", "ArraySequence", "ShardedDatasetReader"]
 
+MAX_SELECTIONS = 64  # that are kept for `columns`
 TIMEOUT = 30.0  # seconds of a query
 HAS_ID = "SELECT 1 FROM samples WHERE id = ?"
 
@@ -512,19 +513,26 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
                [nan, nan]])}
         """
         lookup = self._current()
-        stacking = Stacking(ragged, fill, missing, lengths)
-        if isinstance(missing, str) and missing == "skip":
-            raise ValueError(
-                'columns(missing="skip") would leave out ids: select those that have '
-                'the fields, as query_ids("NAME_offset IS NOT NULL", ids=ids)'
-            )
-        selection = lookup.selection
-        if selection is None or fields is not None or not stacking.is_default:
+        if fields is not None and not isinstance(fields, str):
+            fields = tuple(fields)
+        is_default = ragged == "error" and fill is None and not lengths
+        is_default = is_default and type(missing) is str and missing == "error"
+        selection = lookup.selections.get(fields) if is_default else None
+        if selection is None:
+            if isinstance(missing, str) and missing == "skip":
+                raise ValueError(
+                    'columns(missing="skip") would leave out ids: select those that '
+                    'have the fields, as query_ids("NAME_offset IS NOT NULL", ids=ids)'
+                )
             selection = StackSelection(
-                lookup.metadata, fields, stacking, ("error",), lookup.load
+                lookup.metadata,
+                fields,
+                Stacking(ragged, fill, missing, lengths),
+                ("error",),
+                lookup.load,
             )
-            if fields is None and stacking.is_default:
-                lookup.selection = selection
+            if is_default and len(lookup.selections) < MAX_SELECTIONS:
+                lookup.selections[fields] = selection
         samples, order = lookup.locate(ids)
         stacks = selection.stack(samples, order)
         self._snapshot.release_shards()

@@ -159,6 +159,19 @@ def test_columns_after_all_rows_were_loaded(reader, dataset):
     np.testing.assert_array_equal(column, expected)
 
 
+def test_columns_of_any_selection_of_fields(reader, dataset):
+    for _ in range(2):  # selections are kept
+        for names in (["a"], ["b", "a"], ("a", "b"), ("c",), "c", [], ["c", "c"]):
+            fields = list(names)
+            given = iter(fields) if type(names) is tuple else names
+            found = reader.columns(dataset[1][:4], given)
+            assert list(found) == list(dict.fromkeys(fields))
+        with pytest.raises(fastshard.FieldNotFoundError):
+            reader.columns(dataset[1][:4], ["a", "z"])
+        with pytest.raises(ValueError, match="query_ids"):
+            reader.columns(dataset[1][:4], ["a"], missing="skip")
+
+
 def test_columns_of_no_samples(reader):
     assert reader.columns([])["a"].shape == (0,)
 

@@ -10,7 +10,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, FieldNotFoundError, FormatError
-from fastshard._core.dataset.gather import gather
+from fastshard._core.dataset.gather import gather, resolve_positions
 from support.memory import evict
 from support.tars import write_tar
 
@@ -80,6 +80,22 @@ def test_rows_of_an_array(tmp_path):
             shard.read_into([7], np.zeros((4, 599), "u1"))
 
 
+def test_positions_are_integers_of_any_type():
+    class Position(int):
+        pass
+
+    positions = [0, -1, np.int64(3), np.uint8(4), True, Position(2), 2**31]
+    expected = [0, 2**31, 3, 4, 1, 2, 2**31]
+    for count in range(len(positions) + 1):
+        part = positions[:count]
+        for given in (part, tuple(part), iter(part)):
+            assert resolve_positions(given, 2**31 + 1).tolist() == expected[:count]
+    assert resolve_positions([-(2**63 - 1), 2**63 - 2], 2**63 - 1).tolist() == [
+        0,
+        2**63 - 2,
+    ]
+
+
 def test_bad_buffers_positions_and_threads_are_refused(mixed):
     path, _ = mixed
     with fastshard.open_shard(path) as shard:
@@ -90,7 +106,9 @@ def test_bad_buffers_positions_and_threads_are_refused(mixed):
         for positions, error in (
             ([9], IndexError),
             ([-10], IndexError),
-            ([1.5], TypeError),
+            ([1, 2**63], IndexError),
+            ([1, -(2**63) - 1], IndexError),
+            ([1, 1.5], TypeError),
             (["0.x"], TypeError),
             (np.array([0.0]), TypeError),
             (np.array([2**64 - 1], np.uint64), IndexError),

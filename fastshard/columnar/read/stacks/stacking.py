@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fastshard._util.options import check_choice
@@ -145,14 +144,15 @@ def stack_fields(
     ValueError
         A value cannot be stored in the dtype of its field.
     """
+    if stacking.ragged == "error" and not stacking.lengths:
+        try:
+            return stack_columns(
+                samples, order, columns, "error", is_resident=is_resident
+            )
+        except FieldNotFoundError:
+            pass  # reported, or filled, below
     stacks: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
-    if stacking.ragged == "error" and not stacking.lengths:
-        with suppress(FieldNotFoundError):  # reported, or filled, below
-            stacks.update(
-                stack_columns(samples, order, columns, "error", is_resident=is_resident)
-            )
-            return stacks
     for rows in columns:
         field = FieldStack(rows, samples, order, stacking)
         stacks[rows.field] = field.build(load, is_resident)
