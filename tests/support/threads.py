@@ -1,8 +1,10 @@
-"""Tasks in several threads at once."""
+"""Tasks in several threads at once; the threads of this process, native ones too."""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -23,3 +25,19 @@ def in_threads(task: Callable[[int], object], count: int = 4) -> None:
         thread.join()
     if wrong:
         raise wrong[0]
+
+
+def thread_ids() -> set[str]:
+    """Return the kernel's ids of the threads of this process; none beside Linux."""
+    return set(os.listdir("/proc/self/task")) if os.path.exists("/proc") else set()
+
+
+def started_since(before: set[str]) -> set[str]:
+    """Return the ids of threads that were started since and do not end within 10 s.
+
+    A join returns before the kernel takes the thread out of /proc.
+    """
+    deadline = time.monotonic() + 10
+    while (started := thread_ids() - before) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return started

@@ -20,6 +20,7 @@ from fastshard import ClosedError, FormatError
 from fastshard.dataset.tarset import TarSet
 from support.memory import cached, evict, is_cached
 from support.tars import write_tar
+from support.threads import started_since, thread_ids
 
 SHARDS, EACH = 4, 60
 WINDOWS = [0, 1, 2, 7, 32, 1000]
@@ -52,11 +53,6 @@ def cold(folder):
     evict(*paths)
     assert sum(map(cached, paths)) == 0
     return folder
-
-
-def threads():
-    """Return the ids of the threads; those of other tests may end at any time."""
-    return set(os.listdir("/proc/self/task"))
 
 
 def descriptors():
@@ -197,12 +193,12 @@ def test_a_batch_is_populated_when_requested(cold):
 
 
 def test_prefetch_false_starts_no_thread_and_populates_nothing(cold):
-    before = threads()
+    before = thread_ids()
     ds = fastshard.open(cold, prefetch=False)
     iteration = ds.iter()
     next(iteration)
     ds.get_many([100])
-    assert not threads() - before
+    assert not started_since(before)
     path = cold / "s-3.tar"
     with fastshard.open_shard(path, prefetch=False) as shard:
         i = int(np.argmax(shard.sizes))
@@ -211,23 +207,23 @@ def test_prefetch_false_starts_no_thread_and_populates_nothing(cold):
 
 
 def test_the_thread_ends_with_the_iteration(cold):
-    before = threads()
+    before = thread_ids()
     ds = fastshard.open(cold)
     iteration = ds.iter(order=list(range(len(ds))))
     next(iteration)
-    assert len(threads() - before) == 1
+    assert len(thread_ids() - before) == 1
     for _ in iteration:
         pass
-    assert not threads() - before
+    assert not started_since(before)
 
 
 @pytest.mark.parametrize("how", ["drop", "close", "raise", "cycle"])
 def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
-    before, files = threads(), descriptors()
+    before, files = thread_ids(), descriptors()
     ds = fastshard.open(cold)
     iteration = ds.iter(order=[7, 200, 3, 150] * 50)
     next(iteration)
-    assert len(threads() - before) == 1
+    assert len(thread_ids() - before) == 1
     if how == "close":
         iteration.close()
         with pytest.raises(StopIteration):
@@ -243,7 +239,7 @@ def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
         gc.collect()
     else:
         del iteration
-    assert not threads() - before
+    assert not started_since(before)
     del ds
     gc.collect()
     assert not descriptors() - files
@@ -251,7 +247,7 @@ def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
 
 def test_many_iterations_leave_nothing(cold):
     ds = fastshard.open(cold)
-    before = threads()
+    before = thread_ids()
     for k in range(100):
         iteration = ds.iter(order=[(7 * k) % 240, 200, 3], window=2)
         assert next(iteration).key == f"{(7 * k) % 240:04d}"
@@ -262,7 +258,7 @@ def test_many_iterations_leave_nothing(cold):
             ds = fastshard.open(cold)
     del iteration, ds
     gc.collect()
-    assert not threads() - before
+    assert not started_since(before)
 
 
 @pytest.mark.parametrize("window", [1, 32])

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import random
-import time
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from fastshard import AmbiguousKeyError, Concat, SampleNotFoundError, StateError
 from fastshard.columnar import ShardedDatasetWriter
 from support.processes import run_script
 from support.tars import write_tar
+from support.threads import started_since, thread_ids
 
 EXPECTED = [*range(100), *range(1000, 1040), *range(2000, 2007)]
 
@@ -241,14 +241,11 @@ def test_iteration_in_order_has_positions_states_and_errors(parts, tmp_path):
 
 def test_closing_the_iterator_ends_its_thread(folders):
     both = fastshard.open(folders[0]) + fastshard.open(folders[1])
-    before = len(os.listdir("/proc/self/task"))
+    before = thread_ids()
     it = iter(both)
     next(it)
     it.close()
-    deadline = time.monotonic() + 10  # threads of other tests begin and end meanwhile
-    while len(os.listdir("/proc/self/task")) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(os.listdir("/proc/self/task")) <= before
+    assert not started_since(before)
     with pytest.raises(StopIteration):
         next(it)
     assert it.position == 1

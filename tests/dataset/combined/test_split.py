@@ -15,6 +15,7 @@ from fastshard import FormatError, StateError
 from fastshard.dataset.order.plan import split_sizes
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
+from support.threads import started_since, thread_ids
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +58,16 @@ def test_the_head_opens_no_later_shard_and_leaves_no_thread(tmp_path):
     (tmp_path / "2.tar").write_bytes(b"no tar" * 1000)
     ds = fastshard.open(tmp_path, index="none")
     before = threading.active_count()
-    tasks = set(ds_tasks())
+    native = thread_ids()
     assert numbers(ds.head(5)) == [0, 1, 2, 3, 4]
     assert numbers(ds.head(0)) == []
     assert not ds._set.is_counted()
     assert threading.active_count() == before
-    assert not set(ds_tasks()) - tasks
+    assert not started_since(native)
     with pytest.raises(FormatError):
         ds.head(7)
     with pytest.raises(FormatError):
         len(ds)
-
-
-def ds_tasks():
-    """The threads of this process, native ones too."""
-    import os
-
-    return os.listdir("/proc/self/task") if os.path.exists("/proc/self/task") else []
 
 
 def test_the_head_of_a_remote_dataset_asks_for_one_shard(folder):
