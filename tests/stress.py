@@ -26,6 +26,7 @@ import numpy as np
 
 import fastshard
 from support.tars import write_tar
+from support.threads import started_since, thread_ids
 
 SHARDS, EACH = 5, 120
 COUNT = SHARDS * EACH
@@ -177,10 +178,6 @@ def evict(folder):
         os.close(fd)
 
 
-def threads():
-    return len(os.listdir("/proc/self/task"))
-
-
 def main(minutes: float, seed: int) -> int:
     faulthandler.enable()
     warnings.simplefilter("ignore", DeprecationWarning)  # forks with threads
@@ -188,7 +185,7 @@ def main(minutes: float, seed: int) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder)
-        before, files = threads(), len(os.listdir("/proc/self/fd"))
+        before, files = thread_ids(), len(os.listdir("/proc/self/fd"))
         end = time.monotonic() + 60 * minutes
         rounds = 0
         while time.monotonic() < end:
@@ -197,10 +194,8 @@ def main(minutes: float, seed: int) -> int:
             gc.collect()
             evict(folder)
             rounds += 1
-            until = time.monotonic() + 10  # the kernel's lists lag behind joins
-            while threads() > before and time.monotonic() < until:
-                time.sleep(0.001)
-            assert threads() <= before, f"{threads() - before} threads are left"
+            started = started_since(before)
+            assert not started, f"{len(started)} threads are left"
         gc.collect()
         left = len(os.listdir("/proc/self/fd")) - files
         assert left == 0, f"{left} descriptors are left"

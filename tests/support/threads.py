@@ -29,7 +29,8 @@ def in_threads(task: Callable[[int], object], count: int = 4) -> None:
 
 def thread_ids() -> set[str]:
     """Return the kernel's ids of the threads of this process; none beside Linux."""
-    return set(os.listdir("/proc/self/task")) if os.path.exists("/proc") else set()
+    tasks = "/proc/self/task"
+    return set(os.listdir(tasks)) if os.path.exists(tasks) else set()
 
 
 def started_since(before: set[str]) -> set[str]:
