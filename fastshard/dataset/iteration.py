@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 from fastshard.formats.decoders import is_data_error
@@ -17,7 +16,6 @@ __all__ = [
     "ErrorHandler",
     "OnError",
     "SampleIterator",
-    "enter_exclusively",
     "is_skippable",
     "make_error_handler",
 ]
@@ -189,17 +187,6 @@ def make_error_handler(on_error: OnError) -> ErrorHandler | None:
     return ErrorHandler() if on_error == "skip" else None
 
 
-@contextmanager
-def enter_exclusively(lock: threading.Lock) -> Iterator[None]:
-    """Hold a lock, or raise ValueError if another thread holds it."""
-    if not lock.acquire(blocking=False):
-        raise ValueError("another thread is in this iterator")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 class BatchIterator(Iterator[T_co]):
     """Iterator over collated batches with a state to resume from.
 
@@ -253,7 +240,7 @@ class BatchIterator(Iterator[T_co]):
         self._on_error = on_error
         # Positions and samples of the next batch.
         self._pending: list[tuple[int, Any]] = []
-        self._lock = threading.Lock()
+        self._guard = CallGuard()
         self._dropped = 0  # skipped samples that `collate` found unreadable
         self._done = 0, samples.skipped  # position and skipped after the batches so far
         self._recorder = InlineRecorder(samples)
@@ -298,16 +285,18 @@ class BatchIterator(Iterator[T_co]):
         return self._done[1]
 
     def __next__(self) -> T_co:
-        with enter_exclusively(self._lock):
-            recorder = self._recorder
-            recorder.begin()
-            count = 0
-            try:
-                items, batch = self._make_batch(recorder)
-                count = items
-                return batch
-            finally:
-                recorder.end(count, self.skipped)
+        return self._guard.call(self._next_batch)
+
+    def _next_batch(self) -> T_co:
+        recorder = self._recorder
+        recorder.begin()
+        count = 0
+        try:
+            items, batch = self._make_batch(recorder)
+            count = items
+            return batch
+        finally:
+            recorder.end(count, self.skipped)
 
     def _make_batch(self, recorder: InlineRecorder) -> tuple[int, T_co]:
         """Return the number of samples of the next batch, and the batch."""

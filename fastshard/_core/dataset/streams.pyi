@@ -1,10 +1,12 @@
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, final
+from typing import Any, NoReturn, Self, TypeVar, final
 
 from typing_extensions import disjoint_base
 
 from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.shard import SampleDecoder, SamplesBase, Shard
+
+T = TypeVar("T")
 
 @disjoint_base
 class ItemStream:
@@ -37,6 +39,11 @@ class ShardStream(SampleStream):
         required: bool,
         decoders: Mapping[str, Any] | None,
     ) -> ShardStream: ...
+
+@final
+class CallGuard:
+    def call(self, function: Callable[[], T]) -> T: ...
+    def __reduce__(self) -> NoReturn: ...
 
 @disjoint_base
 class IteratorBase:

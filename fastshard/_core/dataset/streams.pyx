@@ -1,4 +1,4 @@
-"""Streams of members and samples in order, and the base of iterators over them."""
+"""Streams of members and samples in order, the base of iterators, and their guard."""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
@@ -348,6 +348,53 @@ cdef class ShardStream(SampleStream):
         return 0
 
 
+cdef bint take_turn(uint64_t *busy) noexcept:
+    """Begin a call; False if another thread is in one."""
+    if WITHOUT_GIL:
+        return fs_atomic_next(busy) == 0
+    if busy[0] != 0:
+        return False
+    busy[0] = 1
+    return True
+
+
+cdef void end_turn(uint64_t *busy) noexcept:
+    if WITHOUT_GIL:
+        fs_atomic_store(busy, 0)
+    else:
+        busy[0] = 0
+
+
+@cython.final
+cdef class CallGuard:
+    """Guard of an iterator that is written in Python: one call at a time.
+
+    It is taken and released around the call in C, where no signal handler runs. Python
+    code has a gap between ``lock.acquire()`` and ``try`` in which Ctrl-C leaves the
+    lock held, and from CPython 3.14 on between ``with lock`` and its body too.
+    """
+
+    cdef uint64_t busy
+
+    def call(self, function):
+        """Return ``function()``.
+
+        Raises
+        ------
+        ValueError
+            Another thread is in a call, or the function calls itself.
+        """
+        if not take_turn(&self.busy):
+            raise ValueError("another thread is in this iterator")
+        try:
+            return function()
+        finally:
+            end_turn(&self.busy)
+
+    def __reduce__(self):
+        raise TypeError("a CallGuard does not pickle")
+
+
 cdef class IteratorBase:
     """Iterator over a stream: state, errors, and the queue of items ahead.
 
@@ -408,18 +455,10 @@ cdef class IteratorBase:
 
     cdef bint enter(self) noexcept:
         """Begin a call; False if another thread is in one."""
-        if WITHOUT_GIL:
-            return fs_atomic_next(&self.busy) == 0
-        if self.busy != 0:
-            return False
-        self.busy = 1
-        return True
+        return take_turn(&self.busy)
 
     cdef void leave(self) noexcept:
-        if WITHOUT_GIL:
-            fs_atomic_store(&self.busy, 0)
-        else:
-            self.busy = 0
+        end_turn(&self.busy)
 
     cdef object step(self):
         """Return the next item; skip items that fail if `on_error` says so."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from itertools import accumulate, groupby
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast, overload
 
+from fastshard._core.dataset.streams import CallGuard
 from fastshard._core.table.order import Order
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.chain import ChainIterator
@@ -26,7 +26,6 @@ from fastshard.dataset.iteration import (
     ErrorHandler,
     SampleIterator,
     T_co,
-    enter_exclusively,
 )
 from fastshard.dataset.order.plan import Plan, order_digest
 from fastshard.dataset.order.state import Identity
@@ -337,7 +336,7 @@ class CombinedIterator(Iterator[T_co]):
         self._window = window
         self._on_error = on_error
         self._waiting: list[Any] = []  # items read ahead, in reverse order
-        self._lock = threading.Lock()
+        self._guard = CallGuard()
         self._closed = False
         self.position: int = 0
         self.skipped: int = dataset._plan.skipped
@@ -353,21 +352,24 @@ class CombinedIterator(Iterator[T_co]):
         return 0 if self._closed else len(self._dataset) - self.position
 
     def __next__(self) -> T_co:
-        with enter_exclusively(self._lock):
-            while True:
-                if self._closed:
-                    raise StopIteration
-                if not self._waiting:
-                    self._read_window()
-                item = self._waiting.pop()
-                self.position += 1
-                if not isinstance(item, Failure):
-                    return cast(T_co, item)
-                error = item.error.with_traceback(None)
-                handler = self._on_error
-                if handler is None or not handler(error, self.position - 1):
-                    raise error
-                self.skipped += 1
+        return self._guard.call(self._next_item)
+
+    def _next_item(self) -> T_co:
+        while True:
+            if self._closed:
+                raise StopIteration
+            if not self._waiting:
+                self._read_window()
+            item = self._waiting[-1]
+            del self._waiting[-1]  # no call: a signal would come before the next line
+            self.position += 1
+            if not isinstance(item, Failure):
+                return cast(T_co, item)
+            error = item.error.with_traceback(None)
+            handler = self._on_error
+            if handler is None or not handler(error, self.position - 1):
+                raise error
+            self.skipped += 1
 
     def _read_window(self) -> None:
         """Read the next window at once, or one by one after an error."""

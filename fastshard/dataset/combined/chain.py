@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.iteration import (
     ErrorHandler,
@@ -50,7 +50,7 @@ class ChainIterator(Iterator[T_co]):
         self._part = 0
         self._items: SampleIterator[Any] | None = None  # of the part, once begun
         self._skipped = 0  # in earlier parts, and by mapped functions
-        self._lock = threading.Lock()
+        self._guard = CallGuard()
         self._closed = False
         self._has_stages = bool(dataset._stages)
         self.is_mapped: bool = self._has_stages or any(
@@ -85,33 +85,30 @@ class ChainIterator(Iterator[T_co]):
         return 0 if self._closed else self._starts[-1] - self.position
 
     def __next__(self) -> T_co:
-        # As `enter_exclusively`, a generator that costs more than the item.
-        if not self._lock.acquire(blocking=False):
-            raise ValueError("another thread is in this iterator")
-        try:
-            while True:
-                items = self._items
-                if items is None:
-                    items = self._begin_part()
-                try:
-                    item = next(items)
-                except StopIteration:
-                    if self._closed:
-                        raise
-                    self._end_part()
-                    continue
-                if not self._has_stages:
-                    return cast(T_co, item)
-                try:
-                    mapped = self._dataset._map_item_at(item, self.position - 1)
-                    return cast(T_co, mapped)
-                except Exception as error:
-                    handler = self._on_error
-                    if handler is None or not handler(error, self.position - 1):
-                        raise
-                    self._skipped += 1
-        finally:
-            self._lock.release()
+        return self._guard.call(self._next_item)
+
+    def _next_item(self) -> T_co:
+        while True:
+            items = self._items
+            if items is None:
+                items = self._begin_part()
+            try:
+                item = next(items)
+            except StopIteration:
+                if self._closed:
+                    raise
+                self._end_part()
+                continue
+            if not self._has_stages:
+                return cast(T_co, item)
+            try:
+                mapped = self._dataset._map_item_at(item, self.position - 1)
+                return cast(T_co, mapped)
+            except Exception as error:
+                handler = self._on_error
+                if handler is None or not handler(error, self.position - 1):
+                    raise
+                self._skipped += 1
 
     def _begin_part(self) -> SampleIterator[Any]:
         """Return the iterator of the next part; raise StopIteration after the last."""

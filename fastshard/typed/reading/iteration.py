@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
 from fastshard._core.dataset.shard import add_notes
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.iteration import ErrorHandler, SampleIterator
 
 __all__ = ["FilteredIterator", "Iteration"]
@@ -65,7 +65,7 @@ class FilteredIterator(Iterator[Any]):
         self._on_error = on_error
         self._selected = array("q")
         self._skipped = 0
-        self._lock = threading.Lock()
+        self._guard = CallGuard()
         self._is_whole = samples.position == 0  # no item was missed so far
         self.position = 0
 
@@ -85,13 +85,7 @@ class FilteredIterator(Iterator[Any]):
         return 0  # how many are selected is not known
 
     def __next__(self) -> Any:
-        # As `enter_exclusively`, a generator that costs more than the item.
-        if not self._lock.acquire(blocking=False):
-            raise ValueError("another thread is in this iterator")
-        try:
-            return self._advance()
-        finally:
-            self._lock.release()
+        return self._guard.call(self._advance)
 
     def _advance(self) -> Any:
         samples = self._samples

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.batch import LENGTHS, Collation
 from fastshard.dataset.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError
@@ -233,24 +233,22 @@ class StoredBatchIterator(Iterator[Any]):
         self._size = size
         self._make = make
         self._pending: list[Any] = []
-        self._lock = threading.Lock()
+        self._guard = CallGuard()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        # As `enter_exclusively`, a generator that costs more than some samples.
-        if not self._lock.acquire(blocking=False):
-            raise ValueError("another thread is in this iterator")
-        try:
-            pending = self._pending
-            pending.extend(islice(self._samples, self._size - len(pending)))
-            if not pending:
-                raise StopIteration
-            self._pending = []
-        finally:
-            self._lock.release()
-        return self._make(pending)
+        return self._make(self._guard.call(self._take_samples))
+
+    def _take_samples(self) -> list[Any]:
+        """Return the stored samples of the next batch."""
+        pending = self._pending
+        pending.extend(islice(self._samples, self._size - len(pending)))
+        if not pending:
+            raise StopIteration
+        self._pending = []
+        return pending
 
     @property
     def position(self) -> int:
