@@ -40,11 +40,11 @@ def loader(
     Returns
     -------
     ArrayLoader
-        An iterator. Its batches are the loader's with ``jax.Array`` in place of
-        arrays, and never change: on the CPU, where JAX may use NumPy's memory, each
-        batch has memory of its own (``copy=True``); a copy to another device is
-        complete before the loader's memory is written again. Text and times stay
-        NumPy's. 64-bit numbers become 32-bit ones unless ``jax_enable_x64`` is set.
+        Each ``for`` iterates over an epoch, as of `Dataset.loader`. Its batches are the
+        loader's with ``jax.Array`` in place of arrays, and never change: memory is used
+        for a later batch once no array is on it, and on the CPU JAX may use NumPy's.
+        Text and times stay NumPy's. 64-bit numbers become 32-bit ones unless
+        ``jax_enable_x64`` is set.
 
     Raises
     ------
@@ -65,29 +65,16 @@ def loader(
     (32, 4)
     (32, 4)
     """
-    if _is_on_cpu(device):
-        options["copy"] = True
     return ArrayLoader(ds.loader(batch_size, **options), device)
 
 
-def _is_on_cpu(device: Any) -> bool:
-    """Return whether one of the devices may share the memory of NumPy."""
-    if isinstance(device, jax.Device):
-        devices = {device}
-    elif hasattr(device, "device_set"):  # of a Sharding
-        devices = device.device_set
-    else:
-        devices = jax.device_put(0, device).devices()
-    return any(device.platform == "cpu" for device in devices)
-
-
 class ArrayLoader(LoaderWrapper):
-    """Iterator over batches of JAX arrays; made by `loader`.
+    """Batches of JAX arrays; made by `loader`.
 
     Parameters
     ----------
     loader : Loader
-        Closed with this. With memory of its own for each batch if `device` is a CPU.
+        Closed with this.
     device : jax.Device or jax.sharding.Sharding, optional
         Where the arrays are.
     """

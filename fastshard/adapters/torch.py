@@ -404,12 +404,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def _apply_epoch(self) -> BaseDataset[Any]:
         """Return the dataset, shuffled for the epoch that was set."""
         epoch = int(self._epoch)
-        plan = self._dataset._plan
-        if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:
+        shuffling = self._dataset._plan.shuffling
+        if epoch < 0 or shuffling is None or shuffling.epoch == epoch:
             return self._dataset
-        shuffling = plan.shuffling._replace(epoch=epoch)
-        plan = plan._replace(shuffling=shuffling, start=0, skipped=0)
-        return self._dataset._with_plan(plan)
+        return self._dataset._whole_epoch(epoch)
 
     def __len__(self) -> int:
         """Return the number of samples, or batches, of all workers of this rank.
@@ -512,7 +510,8 @@ def loader(
     batch_size : int
         Samples of a batch.
     pin : bool
-        Make batches in pinned memory, for fast and asynchronous copies to a GPU.
+        Make batches in pinned memory, for fast and asynchronous copies to a GPU. It is
+        that of torch's own allocator, which uses it again after the copies from it.
     device : torch.device, str or int, optional
         Where the tensors are. By default they are in the loader's memory.
     **options
@@ -522,11 +521,10 @@ def loader(
     Returns
     -------
     TensorLoader
-        An iterator. Its batches are the loader's with tensors in place of arrays.
-        Without a `device` they are on the loader's memory, writable and not copied,
-        and are overwritten when ``hold`` (1) more batches were requested; with
-        ``copy=True`` never. On a device they are copies, asynchronous if `pin` is true:
-        the loader waits for a copy before it overwrites its source.
+        Each ``for`` iterates over an epoch, as of `Dataset.loader`. Its batches are the
+        loader's with tensors in place of arrays, on their memory and writable. They are
+        the caller's: memory is used for a later batch once no tensor is on it. On a
+        device they are copies, asynchronous if `pin` is true.
         Images are uint8 ``[B, H, W, C]``; ``x.permute(0, 3, 1, 2)`` is a view
         ``[B, C, H, W]`` in torch's ``channels_last`` format.
 
@@ -558,8 +556,7 @@ def loader(
         if options.get("allocate") is not None:
             raise ValueError("pin=True and allocate= exclude each other")
         options["allocate"] = _allocate_pinned
-    batches = ds.loader(batch_size, **options)
-    return TensorLoader(batches, place, options.get("hold", 1))
+    return TensorLoader(ds.loader(batch_size, **options), place)
 
 
 def _allocate_pinned(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -571,8 +568,26 @@ def _allocate_pinned(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[
     return array
 
 
+_allocate_pinned.recycles = True  # type: ignore[attr-defined]
+
+
+def _tensor_on(array: NDArray[Any]) -> torch.Tensor:
+    """Return an array of `_allocate_pinned` as a tensor on its storage.
+
+    torch notes copies from a storage that its allocator knows, also from parts of it.
+    """
+    tensor = to_tensor(array)
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, torch.Tensor) or owner.dtype != torch.uint8:
+        return tensor  # memory of a user's function
+    start = (tensor.data_ptr() - owner.data_ptr()) // tensor.element_size()
+    return owner.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), start)
+
+
 class TensorLoader(LoaderWrapper):
-    """Iterator over batches of tensors; made by `loader`.
+    """Batches of tensors; made by `loader`.
 
     Parameters
     ----------
@@ -580,37 +595,31 @@ class TensorLoader(LoaderWrapper):
         Closed with this.
     device : torch.device, optional
         Where the tensors are; None or a CPU: on the loader's memory.
-    hold : int
-        The loader's `hold`.
     """
 
-    def __init__(
-        self, loader: Loader[Any], device: torch.device | None = None, hold: int = 1
-    ) -> None:
+    def __init__(self, loader: Loader[Any], device: torch.device | None = None) -> None:
         super().__init__(loader)
         is_copied = device is not None and device.type != "cpu"
         self._device = device if is_copied else None
-        self._hold = max(hold, 1)
-        self._copies: deque[torch.cuda.Event] = deque()  # of batches that are lent
+        # Of batches whose copies may go on, and their arrays, which must live as long.
+        self._copies: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def _convert_array(self, array: NDArray[Any]) -> torch.Tensor:
         # A mapped file is copied: an in-place operation would end the process.
-        tensor = to_tensor(array if array.flags.writeable else array.copy())
+        tensor = _tensor_on(array if array.flags.writeable else array.copy())
         return tensor if self._device is None else self._send(tensor, self._device)
 
     def _send(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         return tensor.to(device, non_blocking=device.type == "cuda")
 
-    def _begin(self) -> None:
-        while len(self._copies) >= self._hold:
-            self._copies.popleft().synchronize()
-
-    def _end(self) -> None:
+    def _convert_batch(self, batch: Any) -> Any:
+        converted = super()._convert_batch(batch)
         if self._device is not None and self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._device))
-            self._copies.append(event)
+            self._copies.append((event, batch))
+        return converted
 
-    def _finish(self) -> None:
+    def _await_reads(self) -> None:
         while self._copies:
-            self._copies.popleft().synchronize()
+            self._copies.popleft()[0].synchronize()

@@ -1,8 +1,8 @@
-"""Loaders whose arrays are converted for another library."""
+"""Loaders, and their iterators, whose arrays are converted for another library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fastshard.loader.iterator import LoaderIterator
     from fastshard.loader.loader import Loader
     from fastshard.loader.stats import LoaderStats
 
-__all__ = ["LoaderWrapper"]
+__all__ = ["ConvertedIterator", "LoaderWrapper"]
 
 
 class LoaderWrapper:
-    """Iterator over the batches of a loader, their arrays converted.
+    """The batches of a loader, their arrays converted.
 
     Subclasses convert an array, and wait for the end of asynchronous reads.
 
@@ -35,19 +36,11 @@ class LoaderWrapper:
     def _convert_array(self, array: NDArray[Any]) -> Any:
         raise NotImplementedError
 
-    def _begin(self) -> None:
-        """Wait for reads of the memory that the next batch may overwrite."""
-
-    def _end(self) -> None:
-        """Note that a batch was converted: its reads may go on."""
-
-    def _finish(self) -> None:
-        """Wait for reads of all batches."""
+    def _await_reads(self) -> None:
+        """Wait for the reads of batches that were converted, and drop these."""
 
     def _convert_batch(self, batch: Any) -> Any:
-        converted = self._convert(batch)
-        self._end()
-        return converted
+        return self._convert(batch)
 
     def _convert(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -61,15 +54,18 @@ class LoaderWrapper:
             return [self._convert(each) for each in value]
         return value
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> ConvertedIterator:
+        return ConvertedIterator(self, iter(self._loader))
 
     def __next__(self) -> Any:
-        self._begin()
-        return self._convert_batch(next(self._loader))
+        return self._next(self._loader)
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        self._await_reads()
+        return self._convert_batch(next(batches))
 
     def __len__(self) -> int:
-        """Return the number of remaining batches.
+        """Return the number of batches of a whole epoch.
 
         Returns
         -------
@@ -80,6 +76,21 @@ class LoaderWrapper:
     def __length_hint__(self) -> int:
         return 0  # `list` must not count the samples of unread shards
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration; see `Loader.epoch`."""
+        return self._loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch with the next iteration; see `Loader.set_epoch`.
+
+        Parameters
+        ----------
+        epoch : int
+            At least 0.
+        """
+        self._loader.set_epoch(epoch)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were returned.
 
@@ -89,6 +100,16 @@ class LoaderWrapper:
             JSON of less than 1 KB; as of `Loader.state_dict` and `Dataset.batches`.
         """
         return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved; see `Loader.load_state_dict`.
+
+        Parameters
+        ----------
+        state : Mapping
+            As for `Dataset.loader`.
+        """
+        self._loader.load_state_dict(state)
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
         """Return the loader's statistics.
@@ -118,12 +139,12 @@ class LoaderWrapper:
             Converted batches; see `Loader.replay`.
         """
         for batch in self._loader.replay(n):
+            self._await_reads()
             yield self._convert_batch(batch)
-            self._begin()
 
     def close(self) -> None:
-        """End the loader's threads."""
-        self._finish()
+        """End the loader's iterations and threads."""
+        self._await_reads()
         self._loader.close()
 
     def __enter__(self) -> Self:
@@ -131,3 +152,41 @@ class LoaderWrapper:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+class ConvertedIterator:
+    """Iterator over the batches of one epoch, their arrays converted.
+
+    Parameters
+    ----------
+    wrapper : LoaderWrapper
+        Converts them.
+    batches : LoaderIterator
+    """
+
+    def __init__(self, wrapper: LoaderWrapper, batches: LoaderIterator[Any]) -> None:
+        self._wrapper = wrapper
+        self._batches = batches
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._wrapper._next(self._batches)
+
+    def __len__(self) -> int:
+        """Return the number of remaining batches.
+
+        Returns
+        -------
+        int
+        """
+        return len(self._batches)
+
+    def __length_hint__(self) -> int:
+        return 0  # `list` must not count the samples of unread shards
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)  # position, state_dict, stats, close

@@ -82,6 +82,9 @@ LOADER_NOTES = {  # arguments of torch
     "prefetch_factor": "the number of batches ahead: ahead=",
     "collate_fn": "the function is named collate",
     "shuffle": "shuffle the dataset: ds.shuffle(seed, epoch).loader(...)",
+    # Of earlier versions:
+    "hold": "batches may be kept: memory is used again once nothing refers to it",
+    "copy": "batches may be kept: memory is used again once nothing refers to it",
 }
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
@@ -165,6 +168,13 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         Combined datasets call it with the epoch of their own shuffle.
         """
         return self
+
+    def _whole_epoch(self, epoch: int) -> Self:
+        """Return all samples of an epoch of the shuffle, if there is one."""
+        plan = self._plan._replace(start=0, skipped=0)
+        if plan.shuffling is not None:
+            plan = plan._replace(shuffling=plan.shuffling._replace(epoch=epoch))
+        return self if plan == self._plan else self._with_plan(plan)
 
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""
@@ -756,10 +766,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         *,
         threads: int | None = None,
         ahead: int = 2,
-        hold: int = 1,
         allocate: Allocate | None = None,
         collate: Callable[[list[Any]], LoadedBatch] | None = None,
-        copy: bool = False,
         drop_last: bool = False,
         ragged: Padding = "list",
         on_error: LoaderOnError = "raise",
@@ -782,18 +790,13 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             affinity and cgroup allow. One more fetches the bytes of remote shards.
         ahead : int, default 2
             Number of batches made before they are requested.
-        hold : int, default 1
-            Number of batches that are lent: the arrays of a batch are overwritten once
-            `hold` more were requested. Memory is that of ``ahead + hold + 1`` batches.
         allocate : callable, optional
             ``allocate(field, shape, dtype) -> ndarray`` allocates the memory of
-            batches, writable and C-contiguous; for pinned memory and the like. By
-            default `numpy.empty`.
+            batches, writable and C-contiguous; for memory of a device and the like. By
+            default `numpy.empty`. Keep a batch until an asynchronous copy of it ended.
         collate : callable, optional
             Function from a list of samples to a batch, called in the threads; by
-            default `fastshard.collate`. Its batches are not lent.
-        copy : bool, default False
-            Give each batch memory of its own, which is never overwritten.
+            default `fastshard.collate`.
         drop_last : bool, default False
             Drop a last batch of fewer samples.
         ragged : {"list", "pad", "error"}, default "list"
@@ -818,9 +821,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         Returns
         -------
         Loader
-            An iterator. It ends with the last batch, ``with``, or `Loader.close`. Its
-            ``state_dict()`` counts the batches that were returned, not those made
-            ahead.
+            Each ``for`` iterates over an epoch: of a shuffle the next one, once the
+            last was exhausted. Its ``state_dict()`` counts the batches that were
+            returned, not those made ahead. Arrays of a batch are the caller's; memory
+            is used for a later batch once nothing refers to it. For a loop that keeps
+            no batch it is that of ``ahead + 2`` batches.
 
         Raises
         ------
@@ -843,19 +848,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         ('000000', (64, 4), array([0, 1, 2]))
         ('000064', (36, 4), array([4, 5, 6]))
         """
-        from fastshard.dataset.loading import DatasetSource
+        from fastshard.dataset.loading import DatasetEpoch
         from fastshard.loader.loader import Loader, LoaderOptions
 
         options = LoaderOptions.checked(
-            batch_size,
-            threads,
-            ahead,
-            hold,
-            allocate,
-            copy,
-            drop_last,
-            on_error,
-            timeout,
+            batch_size, threads, ahead, allocate, drop_last, on_error, timeout
         )
         function: Callable[[list[Any]], Any]
         function = collate_samples if collate is None else collate
@@ -866,11 +863,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
                 "ragged is an option of fastshard.collate, not of another collate "
                 "function"
             )
-        part = self._worker_share(options.batch_size, state)
-        mapped = part if map is None else part.map(map)
-        loaded, function = mapped._loaded_parts(function)
-        source = DatasetSource(loaded, function, part)
-        return Loader(source, options, is_skippable)
+        start = DatasetEpoch(self, options.batch_size, map, function)
+        if state is not None:
+            start = start.resumed(state)
+        return Loader(start, options, is_skippable)
 
     # -- Interface of loaders: called by several threads
 

@@ -206,7 +206,8 @@ def collate(
     out : dict, optional
         Arrays by field, ``[at least samples, *shape]``, that stacks are written to
         and are views of. A missing array is allocated and added, for the next batch
-        to reuse. An array too small for padding is replaced.
+        to reuse. An array too small for padding is replaced, and one that was added
+        for batches of another shape.
 
     Returns
     -------
@@ -261,6 +262,7 @@ class Collation:
         check_choice("ragged", ragged, ("list", "pad", "error"))
         self.ragged = ragged
         self.out = out
+        self._added: dict[str, Any] = {}  # arrays in `out` that are not the caller's
 
     def on_buffers(self, buffers: BufferSet) -> Self:
         """Return a copy that takes the memory of stacks from a loader's buffers.
@@ -278,8 +280,8 @@ class Collation:
         Examples
         --------
         >>> from fastshard.dataset.batch import Collation
-        >>> from fastshard.loader.buffers import BufferSet
-        >>> buffers = BufferSet()
+        >>> from fastshard.loader.buffers import BufferPool, BufferSet
+        >>> buffers = BufferSet(BufferPool(spare=2))
         >>> batch = Collation().on_buffers(buffers)([ds[7], ds[90]])
         >>> batch["npy"].base is buffers.take("npy", (2, 4), "f4").base
         True
@@ -386,9 +388,8 @@ class Collation:
         shape = common_shape(samples, field)
         if shape is None:
             pictures = [sample[field] for sample in samples]
-            if self.buffers is not None and self.ragged == "pad":
-                # Some may be on the memory that they are padded in.
-                pictures = [picture.copy() for picture in pictures]
+            if self.buffers is not None:  # some may be on memory of the field
+                self.buffers.renew(prefix + field)
             return self.collate_values(pictures, prefix + field, lengths)
         stack = self._output(prefix + field, (len(samples), *shape), "u1")
         for sample, row in zip(samples, stack, strict=True):
@@ -666,29 +667,34 @@ class Collation:
             if field in self._taken:  # a name that another, nested field has, too
                 return self.allocate(shape, dtype)
             self._taken.add(field)
-            if self.ragged == "pad":
-                return self.buffers.take_within(field, shape, dtype)
             return self.buffers.take(field, shape, dtype)
         if self.out is None:
             return self.allocate(shape, dtype)
         found = self.out.get(field)
         if found is None:
-            found = self.out[field] = self.allocate(shape, dtype)
+            found = self._add(field, shape, dtype)
         if self.ragged == "pad" and found.ndim == len(shape):
             if found.dtype != dtype or any(map(int.__gt__, shape, found.shape)):
-                enough = tuple(map(max, shape, found.shape))
-                found = self.out[field] = self.allocate(enough, dtype)
+                found = self._add(field, tuple(map(max, shape, found.shape)), dtype)
             return found[tuple(map(slice, shape))]
         if (
             found.dtype != dtype
             or found.shape[1:] != shape[1:]
             or len(found) < shape[0]
         ):
+            if found is self._added.get(field):
+                return self._add(field, shape, dtype)
             raise ValueError(
                 f"out[{field!r}] must have room for {dtype} {shape}, "
                 f"got {_describe(found)}"
             )
         return found[: shape[0]]
+
+    def _add(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """Put a new array into `out`, for later batches too."""
+        assert self.out is not None
+        found = self.out[field] = self._added[field] = self.allocate(shape, dtype)
+        return found
 
 
 def _record_lengths(

@@ -1,4 +1,4 @@
-"""Source of a loader's batches: the samples of a dataset, and their collation."""
+"""Sources of a loader's batches: epochs of a dataset, its samples, their collation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastshard.dataset.batch import Collation
 from fastshard.dataset.images import decode_rows
+from fastshard.loader.epochs import FINISHED
 
 if TYPE_CHECKING:
     from fastshard.dataset.order.plan import Plan
     from fastshard.loader.buffers import BufferSet
 
-__all__ = ["DatasetSource"]
+__all__ = ["DatasetEpoch", "DatasetSource"]
 
 
 class LoadedDataset(Protocol):
@@ -33,6 +34,20 @@ class LoadedDataset(Protocol):
     def _state_after(
         self, done: int, skipped: int | None = None
     ) -> Mapping[str, Any]: ...
+
+
+class OrderedDataset(LoadedDataset, Protocol):
+    """The parts of `BaseDataset` that epochs are made of."""
+
+    def _with_plan(self, plan: Plan) -> OrderedDataset: ...
+    def _whole_epoch(self, epoch: int) -> OrderedDataset: ...
+    def _worker_share(
+        self, chunk: int, state: Mapping[str, Any] | None
+    ) -> OrderedDataset: ...
+    def map(self, fn: Callable[[Any], Any]) -> OrderedDataset: ...
+    def _loaded_parts(
+        self, collate: Callable[[list[Any]], Any]
+    ) -> tuple[LoadedDataset, Callable[[list[Any]], Any]]: ...
 
 
 class DatasetSource:
@@ -105,3 +120,68 @@ class DatasetSource:
         """Return the state after the first `done` positions; see `BatchSource`."""
         before = self._states._plan.skipped
         return dict(self._states._state_after(done, before + skipped))
+
+
+class DatasetEpoch:
+    """An epoch of a dataset for a `Loader`; implements `EpochSource`.
+
+    Parameters
+    ----------
+    dataset : BaseDataset
+        Gives the samples.
+    chunk : int
+        Samples of a batch; workers of torch take so many in turn.
+    map : callable, optional
+    collate : callable
+        As for `DatasetSource`.
+    """
+
+    def __init__(
+        self,
+        dataset: OrderedDataset,
+        chunk: int,
+        map: Callable[[Any], Any] | None,  # noqa: A002 - the method's name
+        collate: Callable[[list[Any]], Any],
+    ) -> None:
+        self._dataset = dataset
+        self._chunk = chunk
+        self._map = map
+        self._collate = collate
+        self._state: Mapping[str, Any] | None = None
+        shuffling = dataset._plan.shuffling
+        self.number = 0 if shuffling is None else shuffling.epoch
+
+    def source(self) -> DatasetSource:
+        """Return this process's samples from the position on; see `EpochSource`."""
+        part = self._dataset._worker_share(self._chunk, self._state)
+        mapped = part if self._map is None else part.map(self._map)
+        loaded, collate = mapped._loaded_parts(self._collate)
+        return DatasetSource(loaded, collate, part)
+
+    def count(self) -> int:
+        """Return the number of samples in the whole epoch; see `EpochSource`."""
+        whole = self._dataset._whole_epoch(self.number)
+        return len(whole._worker_share(self._chunk, None))
+
+    def at(self, number: int) -> DatasetEpoch:
+        """Return another epoch; see `EpochSource`."""
+        return self._replaced(self._dataset._whole_epoch(number), number)
+
+    def resumed(self, state: Mapping[str, Any]) -> DatasetEpoch:
+        """Return the epoch and position of a state; see `EpochSource`."""
+        part = self._dataset._worker_share(self._chunk, state)  # checks it
+        dataset, shuffling = self._dataset, part._plan.shuffling
+        if dataset._plan.shuffling is None:  # that of the state, in later epochs too
+            dataset = dataset._with_plan(dataset._plan._replace(shuffling=shuffling))
+        number = self.number if shuffling is None else shuffling.epoch
+        found = self._replaced(dataset, number)
+        if state.get(FINISHED) is True:
+            return found.at(number + 1)
+        found._state = state
+        return found
+
+    def _replaced(self, dataset: OrderedDataset, number: int) -> DatasetEpoch:
+        """Return an epoch with the same options."""
+        found = DatasetEpoch(dataset, self._chunk, self._map, self._collate)
+        found.number = number
+        return found

@@ -1,45 +1,108 @@
-"""Memory of batches, reused by later ones."""
+"""Memory of batches, lent to their arrays and used again after these are gone."""
 
 from __future__ import annotations
 
+from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from fastshard._core.loader.lease import MemoryLease, Spares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard.formats.layout import Allocate
 
-__all__ = ["BufferSet"]
+__all__ = ["BufferPool", "BufferSet"]
 
 
-class BufferSet:
-    """The arrays of one batch by field, reused by a later batch.
+class BufferPool:
+    """Memory of a loader's batches by field.
 
-    Threads that prepare rows of the batch share it.
+    Each array has a lease of its own: a user who keeps the labels of a batch keeps no
+    pictures. Memory that nothing refers to any more is lent again.
 
     Parameters
     ----------
+    spare : int
+        Number of buffers of a field that are kept while no array is on them.
     allocate : callable, optional
         ``allocate(field, shape, dtype) -> ndarray``, writable and C-contiguous; by
-        default `numpy.empty`.
+        default `numpy.empty`. If it has a true attribute ``recycles``, its own library
+        uses memory again: each array is allocated, and none is kept.
     """
 
-    def __init__(self, allocate: Allocate | None = None) -> None:
+    def __init__(self, spare: int, allocate: Allocate | None = None) -> None:
         self._allocate = allocate
+        self._spare = 0 if getattr(allocate, "recycles", False) else spare
+        self._spares: dict[str, Spares] = {}  # by field
+
+    def lend(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Return an array whose memory no other array has, uninitialized.
+
+        Raises
+        ------
+        ValueError
+            `allocate` returned an array of another shape or dtype, read-only, or not
+            C-contiguous.
+        """
+        import numpy as np
+
+        dtype = np.dtype(dtype)
+        nbytes = prod(shape) * dtype.itemsize
+        if not self._spare or not nbytes or dtype.hasobject:
+            return self._new_array(field, shape, dtype)
+        spares = self._spares.get(field)
+        if spares is None or spares.is_inherited:
+            spares = self._spares[field] = Spares(self._spare)
+        memory = spares.take(nbytes, dtype.alignment)
+        if memory is None:
+            memory = self._new_array(field, shape, dtype).reshape(-1).view("u1")
+        lease: Any = MemoryLease(memory, spares)
+        return np.ndarray(shape, dtype, lease)
+
+    def close(self) -> None:
+        """Drop the memory that no array is on, now and later."""
+        self._spare = 0
+        for spares in list(self._spares.values()):
+            spares.close()
+
+    def _new_array(
+        self, field: str, shape: tuple[int, ...], dtype: Any
+    ) -> NDArray[Any]:
+        import numpy as np
+
+        if self._allocate is None:
+            return np.empty(shape, dtype)
+        array = self._allocate(field, shape, dtype)
+        if (
+            not isinstance(array, np.ndarray)
+            or array.shape != shape
+            or array.dtype != dtype
+            or not array.flags.c_contiguous
+            or not array.flags.writeable
+        ):
+            raise ValueError(
+                f"allocate({field!r}) must return a writable, C-contiguous array of "
+                f"{dtype} {shape}, got {_describe(array)}"
+            )
+        return array
+
+
+class BufferSet:
+    """The arrays of one batch by field; threads that prepare its rows share it."""
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
         self._arrays: dict[str, NDArray[Any]] = {}
         self._in_rows: set[str] = set()  # fields of which rows are taken one by one
         self._lock = Lock()
-
-    def renew(self) -> None:
-        """Begin another batch: rows of a field may be of another shape."""
-        self._in_rows.clear()
 
     def take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return the memory of a field, ``[rows, *row shape]``, uninitialized.
 
         Calls for one field return the same memory while `shape` has no more rows than
-        before, and the same row shape and dtype; otherwise memory is allocated anew.
+        before, and the same row shape and dtype; otherwise other memory.
 
         Parameters
         ----------
@@ -55,8 +118,7 @@ class BufferSet:
         Raises
         ------
         ValueError
-            `allocate` returned an array of another shape or dtype, read-only, or not
-            C-contiguous.
+            As for `BufferPool.lend`.
         """
         with self._lock:  # threads that decode rows of one batch get one array
             return self._take(field, shape, dtype)
@@ -95,71 +157,20 @@ class BufferSet:
         taken: NDArray[Any] = found[row]
         return taken
 
-    def _take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        import numpy as np
+    def renew(self, field: str) -> None:
+        """Let the next `take` of a field return other memory."""
+        self._arrays.pop(field, None)
 
-        kind = np.dtype(dtype)
+    def _take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         found = self._arrays.get(field)
         if (
             found is None
-            or found.dtype != kind
+            or found.dtype != dtype
             or found.shape[1:] != shape[1:]
             or len(found) < shape[0]
         ):
-            found = self._arrays[field] = self._new_array(field, shape, kind)
+            found = self._arrays[field] = self._pool.lend(field, shape, dtype)
         return found[: shape[0]]
-
-    def take_within(
-        self, field: str, shape: tuple[int, ...], dtype: Any
-    ) -> NDArray[Any]:
-        """Return memory of a field whose row shape changes from batch to batch.
-
-        The field's array grows to the largest length of each axis.
-
-        Parameters
-        ----------
-        field : str
-        shape : tuple of int
-        dtype : dtype-like
-
-        Returns
-        -------
-        ndarray
-            The first corner of the field's array, not always C-contiguous.
-
-        Raises
-        ------
-        ValueError
-            As for `take`.
-        """
-        import numpy as np
-
-        found = self._arrays.get(field)
-        if found is None or found.dtype != np.dtype(dtype) or found.ndim != len(shape):
-            return self.take(field, shape, dtype)
-        enough = tuple(map(max, shape, found.shape))
-        return self.take(field, enough, dtype)[tuple(map(slice, shape))]
-
-    def _new_array(
-        self, field: str, shape: tuple[int, ...], dtype: Any
-    ) -> NDArray[Any]:
-        import numpy as np
-
-        if self._allocate is None:
-            return np.empty(shape, dtype)
-        array = self._allocate(field, shape, dtype)
-        if (
-            not isinstance(array, np.ndarray)
-            or array.shape != shape
-            or array.dtype != dtype
-            or not array.flags.c_contiguous
-            or not array.flags.writeable
-        ):
-            raise ValueError(
-                f"allocate({field!r}) must return a writable, C-contiguous array of "
-                f"{dtype} {shape}, got {_describe(array)}"
-            )
-        return array
 
 
 def _describe(value: Any) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from fastshard.loader.buffers import BufferSet
 
-__all__ = ["BatchSource"]
+__all__ = ["BatchSource", "EpochSource"]
 
 
 class BatchSource(Protocol):
@@ -84,4 +85,29 @@ class BatchSource(Protocol):
 
     def state_after(self, done: int, skipped: int) -> dict[str, Any]:
         """Return the state after the first `done` positions."""
+        ...
+
+
+class EpochSource(Protocol):
+    """An epoch of a dataset, and the position in it where an iteration begins."""
+
+    @property
+    def number(self) -> int:
+        """The number of the epoch, from 0."""
+        ...
+
+    def source(self) -> BatchSource:
+        """Return the samples from the position on: the share of this process."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of samples of the share in the whole epoch."""
+        ...
+
+    def at(self, number: int) -> EpochSource:
+        """Return another epoch, from its beginning."""
+        ...
+
+    def resumed(self, state: Mapping[str, Any]) -> EpochSource:
+        """Return the epoch and position of a state; raise StateError."""
         ...

@@ -49,6 +49,14 @@ def test_arrays_may_be_donated_to_a_step(ds):
     assert sum(sums) == sum(range(COUNT)) + COUNT
 
 
+def test_results_of_donated_arrays_are_kept_whole(ds):
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with loader(ds.select_fields("npy"), SIZE) as arrays:
+        kept = [step(batch["npy"]) for _ in range(2) for batch in arrays]
+    rows = np.concatenate([np.asarray(one)[:, 0] for one in kept])
+    assert rows.tolist() == [i + 1 for i in range(COUNT)] * 2
+
+
 def test_text_stays_as_it_is(ds):
     texts = ds.map(lambda sample: {"a": np.array(["text"]), "n": 1})
     with loader(texts, SIZE) as arrays:

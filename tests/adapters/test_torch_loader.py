@@ -10,7 +10,7 @@ import fastshard
 torch = pytest.importorskip("torch", reason="torch has no wheel for this Python")
 
 from fastshard.adapters.torch import TensorLoader, loader  # noqa: E402
-from fastshard.errors import FastshardError  # noqa: E402
+from fastshard.errors import ClosedError, FastshardError  # noqa: E402
 
 COUNT, SIZE = 100, 8
 HAS_CUDA = torch.cuda.is_available()
@@ -62,25 +62,49 @@ def test_fields_are_tensors_that_may_be_written_to(ds):
     assert next(ds.batches(1))["npy"].sum() == 0
 
 
-@pytest.mark.parametrize(("ahead", "hold"), [(0, 1), (2, 1), (1, 3)])
-def test_tensors_are_on_the_memory_of_the_ring(ds, ahead, hold):
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_tensors_are_on_the_memory_of_the_ring(ds, ahead, device):
     vectors = ds.select_fields("npy")
-    with loader(vectors, SIZE, ahead=ahead, hold=hold) as tensors:
+    with loader(vectors, SIZE, ahead=ahead, device=device) as tensors:
         places = [batch["npy"].data_ptr() for batch in tensors]
-    assert len(set(places)) <= ahead + hold + 1 < len(places)
+    assert len(set(places)) <= ahead + 2 < len(places)
 
 
-def test_copies_stay_as_they_are(ds):
-    with loader(ds, SIZE, copy=True) as tensors:
-        batches = list(tensors)
-    for k, batch in enumerate(batches):
-        assert batch["npy"][:, 0].tolist() == list(range(COUNT))[k * SIZE :][:SIZE]
+KEPT = {
+    "batch": lambda tensor: tensor,
+    "row": lambda tensor: tensor[1],
+    "view": lambda tensor: tensor.view(-1)[8:],
+    "detached": lambda tensor: tensor.detach(),
+    "array": lambda tensor: tensor.numpy(),
+    "DLPack": lambda tensor: np.from_dlpack(tensor)[1:],
+}
 
 
-def test_a_cpu_as_device_is_the_memory_of_the_ring(ds):
-    with loader(ds.select_fields("npy"), SIZE, device="cpu", ahead=0) as tensors:
-        places = {batch["npy"].data_ptr() for batch in tensors}
-    assert len(places) <= 2
+@pytest.mark.parametrize("part", KEPT)
+def test_kept_tensors_are_not_written_over(ds, part):
+    with loader(ds, SIZE) as tensors:
+        kept = [KEPT[part](batch["npy"]) for batch in tensors]
+    expected = [KEPT[part](torch.tensor(b["npy"])) for b in ds.batches(SIZE)]
+    assert [as_lists(x) for x in kept] == [as_lists(x) for x in expected]
+
+
+def test_epochs_follow_each_other(ds):
+    with loader(ds.shuffle(7), SIZE) as tensors:
+        for epoch in range(3):
+            assert (tensors.epoch, len(tensors)) == (epoch, 13)
+            found = [as_lists(batch) for batch in tensors]
+            batches = ds.shuffle(7, epoch).batches(SIZE)
+            assert found == [as_lists(batch) for batch in batches]
+        tensors.set_epoch(1)
+        one, other = iter(tensors), iter(tensors)
+        next(one), next(one), next(other)
+        assert (len(one), len(other)) == (11, 12)
+        assert other.state_dict()["position"] == other.position == SIZE
+        state = one.state_dict()
+        tensors.load_state_dict(state)
+        tensors.set_epoch(1)
+        assert as_lists(next(iter(tensors))) == as_lists(next(one))
 
 
 def test_tensors_are_sent_to_a_device(ds):
@@ -120,7 +144,9 @@ def test_a_closed_loader_has_no_batches(ds):
     tensors = loader(ds, SIZE)
     next(tensors)
     tensors.close()
-    assert list(tensors) == []
+    assert next(tensors, None) is None
+    with pytest.raises(ClosedError):
+        iter(tensors)
 
 
 def test_options_are_checked(ds):
@@ -153,32 +179,15 @@ def test_pinned_memory_excludes_other_memory(ds, monkeypatch):
 
 
 class FakeEvent:
-    """CUDA event that writes down what happens to it."""
+    """CUDA event that says what happens to it."""
 
     log: list = []  # noqa: RUF012 - set by each test
-    count = 0
 
     def record(self, stream):
-        self.number = FakeEvent.count
-        FakeEvent.count += 1
-        self.log.append(("recorded", self.number))
+        self.log.append("recorded")
 
     def synchronize(self):
-        self.log.append(("awaited", self.number))
-
-
-class FakeLoader:
-    """Loader of one array that writes down when batches are asked for."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def __next__(self):
-        self.log.append("next")
-        return {"npy": np.zeros(1)}
-
-    def close(self):
-        self.log.append("close")
+        self.log.append("awaited")
 
 
 class CopyingLoader(TensorLoader):
@@ -186,24 +195,45 @@ class CopyingLoader(TensorLoader):
         return tensor.clone()
 
 
-@pytest.mark.parametrize("hold", [1, 2])
-def test_memory_is_lent_until_its_copy_has_ended(monkeypatch, hold):
+def test_memory_is_kept_until_its_copy_has_ended(ds, monkeypatch):
     log = []
     monkeypatch.setattr(FakeEvent, "log", log)
-    monkeypatch.setattr(FakeEvent, "count", 0)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    tensors = CopyingLoader(FakeLoader(log), torch.device("cuda"), hold)
+    part = ds.select_fields("npy")
+    with part.loader(SIZE, threads=2) as batches:
+        tensors = CopyingLoader(batches, torch.device("cuda"))
+        for k, _ in enumerate(tensors, 1):
+            assert log.count("recorded") == k
+            assert log.count("awaited") == k - 1
+            (_, kept), *_ = tensors._copies
+            assert (
+                kept["npy"][:, 0].tolist()
+                == list(range(COUNT))[(k - 1) * SIZE :][:SIZE]
+            )
+        tensors.close()
+    assert log.count("awaited") == log.count("recorded") == 13
 
-    for _ in range(4):
-        next(tensors)
-    tensors.close()
 
-    asked = [at for at, what in enumerate(log) if what == "next"]
-    for k in range(4):
-        # The loader writes to batch k's memory when batch k + hold is asked for.
-        written = asked[k + hold] if k + hold < 4 else log.index("close")
-        assert log.index(("recorded", k)) < log.index(("awaited", k)) < written
+def test_pinned_batches_are_on_the_storage_of_their_allocator(ds, monkeypatch):
+    """Made without a GPU: torch.empty ignores `pin_memory`."""
+    made = []
+
+    def empty(nbytes, *, dtype, pin_memory):
+        assert pin_memory
+        made.append(plain_empty(nbytes, dtype=dtype))
+        return made[-1]
+
+    plain_empty = torch.empty
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", empty)
+    with loader(ds, SIZE, pin=True) as tensors:
+        batches = list(tensors)
+    storages = {memory.untyped_storage()._cdata for memory in made}
+    assert len(storages) == len(made) == 2 * len(batches)  # each batch has its own
+    for batch, expected in zip(batches, ds.batches(SIZE), strict=True):
+        assert as_lists(batch) == as_lists(expected)
+        assert {batch[n].untyped_storage()._cdata for n in ("npy", "cls")} <= storages
 
 
 @with_cuda
@@ -220,3 +250,19 @@ def test_copies_on_a_device_are_whole(ds, pin):
 def test_pinned_batches_are_in_pinned_memory(ds):
     with loader(ds, SIZE, pin=True) as tensors:
         assert all(batch["npy"].is_pinned() for batch in tensors)
+
+
+@with_cuda
+@pytest.mark.parametrize("pin", [False, True])
+def test_copies_that_the_user_begins_are_whole(ds, pin):
+    """A part of a pinned batch too: torch's allocator waits for the copy."""
+    with loader(ds, SIZE, pin=pin) as tensors:
+        kept = [
+            (batch["npy"].to("cuda", non_blocking=True), batch["npy"][2:].cuda())
+            for batch in tensors
+        ]
+    torch.cuda.synchronize()
+    for k, (whole, part) in enumerate(kept):
+        expected = list(range(COUNT))[k * SIZE :][:SIZE]
+        assert whole[:, 0].tolist() == expected
+        assert part[:, 0].tolist() == expected[2:]

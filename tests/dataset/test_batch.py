@@ -98,6 +98,26 @@ def test_out_that_does_not_fit_is_refused(ds, array):
         next(ds.batches(10, out={"npy": array}))
 
 
+@pytest.mark.parametrize("ragged", ["list", "error"])
+def test_out_is_filled_by_batches_of_several_shapes(ds, ragged):
+    """Each batch is of one shape. An array that was added makes room for another."""
+
+    def grow(sample):
+        n = int(sample.text("cls"))
+        return {"x": np.full(1 + n // 10, n), "y": n}
+
+    out, own = {}, np.zeros(10, int)
+    kept = [
+        np.shares_memory(batch["x"], out["x"]) and batch["x"].copy()
+        for batch in ds.map(grow).batches(10, ragged=ragged, out=out)
+    ]
+    expected = list(ds.map(grow).batches(10))
+    for one, other in zip(kept, expected, strict=True):
+        np.testing.assert_array_equal(one, other["x"])
+    with pytest.raises(ValueError, match=r"out\['x'\] must have room"):
+        list(ds.map(grow).batches(10, ragged=ragged, out={"x": own.reshape(10, 1)}))
+
+
 def test_a_custom_collate(ds):
     out = {}
     next(ds.batches(4, collate=fastshard.collate, out=out))

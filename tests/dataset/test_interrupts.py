@@ -13,11 +13,11 @@ from support.processes import run_script
 from support.tars import write_numbers
 from support.typed.photos import Photo, is_odd, write_photos
 
-KINDS = ["batches", "mix", "concat", "filter", "stored batches"]
+KINDS = ["batches", "loader", "mix", "concat", "filter", "stored batches"]
 # Functions of which each instruction is interrupted.
 STEPS = {
     "__enter__", "__exit__", "__next__", "_advance", "_next_batch", "_next_item",
-    "_take_samples", "call", "enter_exclusively",
+    "_take_samples", "_timed_next", "call",
 }  # fmt: skip
 
 
@@ -29,6 +29,8 @@ def make(kind, folder):
             return lambda: iter(photos.filter(is_odd))
         return lambda: iter(photos.ordered(2))
     ds = fastshard.open(write_numbers(folder, 30))
+    if kind == "loader":
+        return lambda: iter(ds.select_fields("cls").loader(2, threads=1))
     if kind == "batches":
         return lambda: ds.select_fields("cls").batches(2)
     both = fastshard.mix([ds, ds]) if kind == "mix" else (ds + ds).map(str)

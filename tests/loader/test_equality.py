@@ -134,8 +134,8 @@ ORDERS = {
 def check_order(source, kind, order, rng):
     ds = ORDERS[order](KINDS[kind](source))
     size = rng.choice([3, 7, 16, 32, 64, 200])
-    threads, ahead, hold = rng.choice(THREADS), rng.randrange(4), rng.randrange(1, 4)
-    count = assert_same_batches(ds, size, threads=threads, ahead=ahead, hold=hold)
+    threads, ahead = rng.choice(THREADS), rng.randrange(4)
+    count = assert_same_batches(ds, size, threads=threads, ahead=ahead)
     assert count == -(-len(ds) // size)
 
 
@@ -150,19 +150,11 @@ def test_every_format_and_order(request, source, order):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_kind_order_and_option(source, kind, order):
     ds = ORDERS[order](KINDS[kind](source))
-    for threads, size, copy, drop_last, ragged in itertools.product(
-        THREADS, (1, 13, 64, 1000), (False, True), (False, True), ("list", "pad")
+    for threads, size, drop_last, ragged in itertools.product(
+        THREADS, (1, 13, 64, 1000), (False, True), ("list", "pad")
     ):
-        if copy:
-            batches = ds.batches(size, drop_last=drop_last, ragged=ragged)
-            loader = ds.loader(
-                size, threads=threads, copy=True, drop_last=drop_last, ragged=ragged
-            )
-            assert_same(list(loader), list(batches))
-        else:
-            assert_same_batches(
-                ds, size, threads=threads, drop_last=drop_last, ragged=ragged
-            )
+        options = {"drop_last": drop_last, "ragged": ragged}
+        assert_same_batches(ds, size, threads=threads, **options)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +173,6 @@ def test_options(fields, threads, ragged, drop_last):
     for part in (ds, ds.select_fields("out.npy"), ds[:7], ds[:32]):
         count = assert_same_batches(part, 16, threads=threads, **options)
         assert count == (len(part) // 16 if drop_last else -(-len(part) // 16))
-    copies = list(ds.loader(16, threads=threads, copy=True, **options))
-    assert_same(copies, list(ds.batches(16, **options)))
 
 
 def errors_of(batches):
@@ -202,7 +192,7 @@ def errors_of(batches):
 @pytest.mark.parametrize("threads", THREADS)
 def test_ragged_batches_raise_at_their_turn(fields, threads):
     ds = fields.select_fields("out.npy", "cls")[[0, 4, 8, 12, 1, 2, 3, 4, 5, 9, 13, 17]]
-    found = errors_of(ds.loader(4, threads=threads, ragged="error", copy=True))
+    found = errors_of(ds.loader(4, threads=threads, ragged="error"))
     batches = [ds[i : i + 4] for i in range(0, 12, 4)]
     expected = [errors_of(part.batches(4, ragged="error"))[0] for part in batches]
     assert [type(each) for each in expected] == [dict, tuple, dict]
@@ -245,14 +235,14 @@ def plain(sample):
     return {field: sample[field] for field in sample}
 
 
-def check_images(fields, images, order, threads, size, hold=1):
+def check_images(fields, images, order, threads, size):
     ds = image_dataset(fields, images, order)
-    assert_same_batches(ds, size, threads=threads, hold=hold)
-    assert_same_batches(ds.map(plain), size, threads=threads, hold=hold)
+    assert_same_batches(ds, size, threads=threads)
+    assert_same_batches(ds.map(plain), size, threads=threads)
     batches = ds.batches(size)
     next(batches)
     state = json.loads(json.dumps(batches.state_dict()))
-    rest = list(ds.loader(size, threads=threads, state=state, copy=True))
+    rest = list(ds.loader(size, threads=threads, state=state))
     assert_same(rest, list(batches))
 
 
@@ -275,7 +265,7 @@ def test_images_of_two_sizes_in_a_batch(fields, threads, ragged):
         return np.empty(shape, dtype)
 
     options = {"ragged": ragged, "threads": threads}
-    with ds.loader(16, copy=False, allocate=allocate, **options) as loader:
+    with ds.loader(16, allocate=allocate, **options) as loader:
         for found, expected in zip(loader, ds.batches(16, ragged=ragged), strict=True):
             assert_same(found, expected)
     assert len(asked) <= 2 * len(ds) // 16 + 2
@@ -297,8 +287,8 @@ def test_pictures_of_samples_that_a_function_keeps_do_not_change(fields, threads
 @pytest.mark.parametrize("order", IMAGE_ORDERS)
 @pytest.mark.parametrize("threads", THREADS)
 def test_images_in_many_batches(fields, images, order, threads):
-    for size, hold in itertools.product((1, 7, 16, 64, 200), (1, 3)):
-        check_images(fields, images, order, threads, size, hold)
+    for size in (1, 7, 16, 64, 200):
+        check_images(fields, images, order, threads, size)
 
 
 @pytest.fixture(scope="module")
@@ -333,12 +323,12 @@ def test_tokens(documents, tokens, order):
     windows = documents.tokens(options.pop("field"), options.pop("length"), **options)
     ds = windows[1::2] if order == "sliced" else ORDERS[order](windows)
     for threads in THREADS:
-        assert_same_batches(ds, 7, threads=threads, hold=2)
+        assert_same_batches(ds, 7, threads=threads)
     for count in range(0, len(ds) // 7, 3):
         batches = ds.batches(7)
         list(itertools.islice(batches, count))
         state = json.loads(json.dumps(batches.state_dict()))
-        rest = list(ds.loader(7, threads=2, state=state, copy=True))
+        rest = list(ds.loader(7, threads=2, state=state))
         assert_same(rest, list(batches))
 
 
@@ -384,7 +374,7 @@ def check_cut(ds, before, after, batch, size, rng):
         loader = part.loader(size + 1, state=state, threads=rng.choice(THREADS))
         found = keys_of(loader)
         assert found == keys_of(batches)
-        assert loader.state_dict() == batches.state_dict()
+        assert loader.state_dict() == batches.state_dict() | {"finished": True}
         keys += found
     assert sorted(keys) == sorted(keys_of(ds.batches(1000)))
 
@@ -414,12 +404,12 @@ def test_states_of_loaders_and_batches_are_the_same(fields, kind, order):
         state = json.loads(json.dumps(loader.state_dict()))
         assert state == batches.state_dict()
         if count % 4 == 1:
-            rest = list(ds.loader(8, threads=3, state=state, copy=True))
+            rest = list(ds.loader(8, threads=3, state=state))
             assert_same(rest, whole[count:])
             assert_same(list(ds.batches(8, state=state)), whole[count:])
     with pytest.raises(StopIteration):
         next(loader)
-    assert loader.state_dict() == batches.state_dict()
+    assert loader.state_dict() == batches.state_dict() | {"finished": True}
 
 
 # ------------------------------------------------------------- damaged samples
@@ -544,17 +534,17 @@ def test_damaged_samples_are_masked(damaged, kind, threads):
 @pytest.mark.parametrize("on_error", ["skip", "mask"])
 def test_a_state_after_damaged_samples_is_read_by_both(damaged, on_error):
     ds = damaged.shuffle(4)
-    whole = list(ds.loader(8, threads=2, on_error=on_error, copy=True))
+    whole = list(ds.loader(8, threads=2, on_error=on_error))
     for count in (1, 5, len(whole) - 1):
         loader = ds.loader(8, threads=2, on_error=on_error)
         for _ in range(count):
             next(loader)
         state = json.loads(json.dumps(loader.state_dict()))
         loader.close()
-        rest = ds.loader(8, threads=2, on_error=on_error, state=state, copy=True)
+        rest = ds.loader(8, threads=2, on_error=on_error, state=state)
         keys = [batch["__key__"] for batch in rest]
         assert keys == [batch["__key__"] for batch in whole[count:]]
         batches = ds.batches(8, on_error="skip", state=state)
         found = keys_of(batches)
         assert found == [key for part in keys for key in part if key is not None]
-        assert batches.state_dict() == rest.state_dict()
+        assert batches.state_dict() | {"finished": True} == rest.state_dict()

@@ -119,21 +119,36 @@ def test_masked_rows_are_zeros_and_shapes_stay(ds, threads):
 
 def test_a_batch_that_fails_whole_has_rows_of_zeros_or_none(ds):
     bad = fail_at(*range(8, 16))
-    masked = list(ds.loader(SIZE, map=bad, on_error="mask", copy=True))
+    masked = list(ds.loader(SIZE, map=bad, on_error="mask"))
     assert masked[1]["row"].shape == (SIZE, 3)
     assert not masked[1]["row"].any()
     assert not masked[1]["__ok__"].any()
-    skipped = list(ds.loader(SIZE, map=bad, on_error="skip", copy=True))
+    skipped = list(ds.loader(SIZE, map=bad, on_error="skip"))
     assert (len(skipped), skipped[1]["row"].shape) == (5, (0, 3))
     assert len(skipped[1]["__skipped__"]) == 8
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("bad", [SIZE, 2 * SIZE + 3, 5 * SIZE - 1])
+def test_first_batches_without_a_good_row_are_masked(ds, bad, threads):
+    """Their shapes are those of a later batch."""
+    options = {"map": fail_at(*range(bad)), "on_error": "mask", "threads": threads}
+    batches = list(ds.loader(SIZE, **options))
+    ok = np.concatenate([batch["__ok__"] for batch in batches])
+    assert ok.tolist() == [i >= bad for i in range(5 * SIZE)]
+    rows = np.concatenate([batch["row"] for batch in batches])
+    assert rows.shape == (5 * SIZE, 3)
+    assert not rows[:bad].any()
+    assert rows[bad:, 1].tolist() == list(range(bad, 5 * SIZE))
+
+
 def test_masking_needs_a_batch_that_shows_the_shapes(ds):
-    with ds.loader(SIZE, map=fail_at(*range(8)), on_error="mask") as loader:
-        with pytest.raises(OSError, match="sample 0") as error:
-            next(loader)
-        assert "shapes" in error.value.__notes__[-1]
-        assert next(loader)["__ok__"].all()
+    with ds.loader(SIZE, map=fail_at(*range(5 * SIZE)), on_error="mask") as loader:
+        for k in range(5):
+            with pytest.raises(OSError, match=f"sample {k * SIZE}") as error:
+                next(loader)
+            assert "shapes" in error.value.__notes__[-1]
+        assert next(loader, None) is None
 
 
 def test_masking_needs_dicts(ds):
@@ -272,14 +287,14 @@ def test_a_map_that_asks_the_loader_is_refused(ds):
 
 
 def test_a_map_may_use_another_loader(ds):
-    other = ds.loader(1, copy=True)
+    other = ds.loader(1)
     lock = threading.Lock()
 
     def ask(sample):
         with lock:
             return {"n": int(next(other)["cls"][0])}
 
-    with ds.loader(SIZE, threads=2, map=ask, copy=True) as loader:
+    with ds.loader(SIZE, threads=2, map=ask) as loader:
         assert sorted(np.concatenate([b["n"] for b in loader])) == list(range(COUNT))
 
 
@@ -307,7 +322,6 @@ def test_a_second_thread_is_refused(ds):
         ("batch_size", 0),
         ("threads", 0),
         ("ahead", -1),
-        ("hold", 0),
         ("timeout", 0),
         ("on_error", "ignore"),
         ("ragged", "cut"),
@@ -328,6 +342,12 @@ def test_options_of_other_types_are_refused(ds):
         ds.loader(SIZE, ragged="pad", collate=list)
     with pytest.raises(TypeError, match="threads="):
         ds.loader(SIZE, num_workers=2)
+
+
+@pytest.mark.parametrize("option", ["hold", "copy"])
+def test_options_of_lent_batches_are_refused_by_name(ds, option):
+    with pytest.raises(TypeError, match=f"{option}.*batches may be kept"):
+        ds.loader(SIZE, **{option: 2})
 
 
 @pytest.mark.parametrize(
@@ -355,11 +375,14 @@ def test_a_server_that_dies_is_an_error_at_the_batchs_turn(tmp_path):
             assert first["cls"].tolist() == list(range(SIZE))
             state = loader.state_dict()  # later it needs the shards' sizes
             server.leave()
-            rest = list(loader)
+            rest = []
+            while (batch := next(loader, None)) is not None:
+                rest.append(batch)
             skipped = sum(len(batch["__skipped__"]) for batch in rest)
             assert skipped > 0
             assert sum(len(batch["__key__"]) for batch in rest) + skipped == 32
             assert loader.state_dict() == state | {
                 "position": COUNT,
                 "skipped": skipped,
+                "finished": True,
             }

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 
-import numpy as np
 import pytest
 
 import fastshard
@@ -96,11 +95,11 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
 
 
 def test_threads_end_with_the_last_batch(ds):
-    loader = begun(ds)
-    for _ in loader:
+    batches = iter(begun(ds))
+    for _ in batches:
         pass
     assert_threads_end()
-    assert len(loader) == 0
+    assert len(batches) == 0
 
 
 def test_threads_end_when_the_loader_is_garbage(ds):
@@ -154,42 +153,6 @@ def test_threads_end_after_an_exception_of_the_consumer(ds):
     assert_threads_end()
 
 
-def test_memory_of_batches_is_released(ds):
-    made = []
-
-    def allocate(field, shape, dtype):
-        array = np.empty(shape, dtype)
-        made.append(weakref.ref(array))
-        return array
-
-    with ds.loader(
-        SIZE, threads=2, map=number, ahead=2, hold=2, allocate=allocate
-    ) as loader:
-        for batch in loader:
-            assert len(made) <= 5
-            del batch
-    del loader
-    gc.collect()
-    assert len(made) == 5
-    assert not any(array() is not None for array in made)
-
-
-def test_a_batch_is_lent_until_as_many_more_were_asked_for(ds):
-    for hold in (1, 3):
-        seen = []
-        for batch in ds.loader(SIZE, threads=2, hold=hold, map=number):
-            seen = [*seen, (batch["n"], batch["n"].copy())][-hold:]
-            for array, kept in seen:
-                np.testing.assert_array_equal(array, kept)
-
-
-def test_copies_are_never_overwritten(ds):
-    batches = list(ds.loader(SIZE, threads=2, copy=True, map=number))
-    np.testing.assert_array_equal(
-        np.concatenate([batch["n"] for batch in batches]), np.arange(COUNT)
-    )
-
-
 def test_pickling_is_refused_by_name(ds):
     with pytest.raises(TypeError, match="a Loader cannot be pickled"):
         pickle.dumps(ds.loader(SIZE))
@@ -209,20 +172,20 @@ def test_an_interrupted_consumer_ends_the_threads_and_goes_on(ds):
         assert begin.wait(SECONDS)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    loader = ds.loader(SIZE, threads=2, map=wait)
+    batches = iter(ds.loader(SIZE, threads=2, map=wait))
     found = []
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            found.extend(n for batch in loader for n in batch["n"].tolist())
+            found.extend(n for batch in batches for n in batch["n"].tolist())
     finally:
         signal.signal(signal.SIGINT, old)
         go_on.set()
         thread.join()
     assert_threads_end()
-    found += [n for batch in loader for n in batch["n"].tolist()]
+    found += [n for batch in batches for n in batch["n"].tolist()]
     assert found == list(range(COUNT))
 
 
@@ -231,15 +194,15 @@ def test_an_interrupt_before_the_wait_releases_the_loader(ds):
         def ask(self, ready):
             raise KeyboardInterrupt
 
-    loader = ds.loader(4)
-    recorder = loader._recorder
+    batches = iter(ds.loader(4))
+    recorder = batches._recorder
     times, recorder.consumer = recorder.consumer, Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        next(loader)
+        next(batches)
     recorder.consumer = times
-    next(loader)
-    assert loader.position == 4
-    loader.close()
+    next(batches)
+    assert batches.position == 4
+    batches.close()
 
 
 @forks_beside_threads
@@ -248,22 +211,22 @@ def test_an_interrupt_before_the_wait_releases_the_loader(ds):
 def test_a_forked_child_and_its_parent_go_on(ds):
     expected = [list(range(k, k + SIZE)) for k in range(0, COUNT, SIZE)]
     for mapped in (number, None):
-        loader = ds.loader(SIZE, threads=2, map=mapped)
+        batches = iter(ds.loader(SIZE, threads=2, map=mapped))
         field = "n" if mapped else "cls"
-        found = [next(loader)[field].tolist() for _ in range(3)]
+        found = [next(batches)[field].tolist() for _ in range(3)]
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
             code = 1
             try:
                 signal.alarm(SECONDS)
-                rest = [batch[field].tolist() for batch in loader]
+                rest = [batch[field].tolist() for batch in batches]
                 code = rest != expected[3:] or bool(threads_of_loaders())
             finally:
                 os.write(writing, b"x")
                 os._exit(code)
         os.close(writing)
-        found += [batch[field].tolist() for batch in loader]
+        found += [batch[field].tolist() for batch in batches]
         assert os.read(reading, 1) == b"x"
         os.close(reading)
         assert os.waitpid(child, 0)[1] == 0

@@ -88,7 +88,7 @@ def test_states_are_those_of_batches(ds):
         next(loader), next(batches)
         assert loader.state_dict() == batches.state_dict()
     state = json.loads(json.dumps(loader.state_dict()))
-    rest = list(shuffled.loader(SIZE, threads=3, state=state, copy=True))
+    rest = list(shuffled.loader(SIZE, threads=3, state=state))
     expected = list(shuffled.batches(SIZE, state=batches.state_dict()))
     assert_same(rest, expected)
     assert_same(list(loader)[-1], expected[-1])

@@ -597,10 +597,10 @@ def test_mutated_headers_are_refused_or_read(tmp_path):
 def test_a_loader_gives_the_batches(ds, marked, pack):
     windows = ds.tokens("npy", 33, pack=pack, documents=marked).shuffle(seed=2)
     expected = list(windows.batches(16))
-    with windows.loader(16, threads=2, copy=True) as loader:
+    with windows.loader(16, threads=2) as loader:
         found = [next(loader) for _ in range(3)]
         state = loader.state_dict()
-    with windows.loader(16, threads=1, copy=True, state=state) as loader:
+    with windows.loader(16, threads=1, state=state) as loader:
         found += list(loader)
     for batch, other in zip(expected, found, strict=True):
         for name in batch if marked else ():
@@ -626,7 +626,7 @@ def test_a_loader_gathers_into_its_buffers(ds):
 def test_a_loader_of_mixed_and_mapped_windows(ds):
     windows = ds.tokens("npy", 20, documents=True).map(lambda window: window["tokens"])
     mixed = fastshard.mix([windows, ds.tokens("bin", 20, dtype="u2")])
-    with mixed.loader(16, threads=2, copy=True) as loader:
+    with mixed.loader(16, threads=2) as loader:
         for batch, other in zip(mixed.batches(16), loader, strict=True):
             assert (batch == other).all()
 
@@ -652,7 +652,7 @@ def test_remote_windows(folder, documents):
                 windows = ds.tokens(field, 77, dtype=dtype)
                 found = [row for batch in windows.batches(13) for row in batch.tolist()]
                 assert found == expected
-            with windows.loader(13, copy=True) as loader:
+            with windows.loader(13) as loader:
                 assert [row for batch in loader for row in batch.tolist()] == expected
 
 

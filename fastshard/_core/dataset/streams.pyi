@@ -6,7 +6,7 @@ from typing_extensions import disjoint_base
 from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.shard import SampleDecoder, SamplesBase, Shard
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 @disjoint_base
 class ItemStream:
@@ -42,7 +42,7 @@ class ShardStream(SampleStream):
 
 @final
 class CallGuard:
-    def call(self, function: Callable[[], T]) -> T: ...
+    def call(self, function: Callable[[], _T]) -> _T: ...
     def __reduce__(self) -> NoReturn: ...
 
 @disjoint_base

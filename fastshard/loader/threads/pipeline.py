@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard.formats.layout import Allocate
-from fastshard.loader.buffers import BufferSet
+from fastshard.loader.buffers import BufferPool, BufferSet
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 from fastshard.loader.times import enter_step
@@ -32,9 +31,6 @@ class PipelineOptions(NamedTuple):
     batch_size: int
     threads: int
     ahead: int
-    hold: int
-    copy: bool
-    allocate: Allocate | None
 
 
 class PipelineStoppedError(Exception):
@@ -65,8 +61,9 @@ class Pipeline:
     """Threads and the batches between them and the consumer.
 
     Threads refer to it, and it does not refer to its loader, which stops it when it is
-    garbage. Batches are made in the memory of ``ahead + hold + 1`` buffer sets in turn.
-    Threads claim chunks of the oldest unfinished batch first.
+    garbage. Threads claim chunks of the oldest unfinished batch first. Batches are made
+    in memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the
+    last one.
 
     Parameters
     ----------
@@ -78,6 +75,8 @@ class Pipeline:
         Number of batches from there on.
     recorder : LoaderRecorder
         Statistics of the loader.
+    pool : BufferPool
+        Memory of batches.
     """
 
     def __init__(
@@ -88,8 +87,10 @@ class Pipeline:
         total: int,
         count: int,
         recorder: LoaderRecorder,
+        pool: BufferPool,
     ) -> None:
         self._steps = steps
+        self._pool = pool
         self.recorder = recorder
         self._options = options
         self._start = start
@@ -105,8 +106,7 @@ class Pipeline:
         self.ready = 0  # batches that are made and not taken
         self._asked = 0  # batches that the consumer asked for
         self._is_asking = False
-        self._lent: deque[BufferSet] = deque()  # of the batches that were taken last
-        self._free: list[BufferSet] = []
+        self._is_filling = False  # `fill` was called since
         self._idle: list[threading.Lock] = []  # gates of threads without work
         self._fetcher: threading.Lock | None = None  # its gate, while it waits
         self._requests: list[Request] = []  # that the fetching thread sent last
@@ -162,7 +162,7 @@ class Pipeline:
                 self._gate.acquire()
 
     def _ask(self, may_make: bool) -> None:
-        """Count a call of the consumer: lent buffers may be written to again."""
+        """Count a call of the consumer."""
         with self._lock:
             if self._is_asking:  # the last call ended with a timeout
                 return
@@ -171,8 +171,7 @@ class Pipeline:
             self._consumer_ns = min(interval, 2 * self._consumer_ns + DIRECT_NS // 16)
             self._is_asking = True
             self._asked += 1
-            if len(self._lent) >= self._options.hold:
-                self._free.append(self._lent.popleft())
+            self._is_filling = False
             if self._threads and not (may_make and self._is_direct()):
                 self._wake()
 
@@ -180,13 +179,11 @@ class Pipeline:
         work = self._works.popleft()
         self.ready -= 1
         self._is_asking = False
-        if work.buffers is not None and not self._options.copy:
-            self._lent.append(work.buffers)
         self._given = time.perf_counter_ns()
         return work
 
     def fill(self, deadline: float) -> list[BatchWork]:
-        """Make the batches that fit into the ring; return them, without taking them.
+        """Make the next ``ahead + 1`` batches; return them, without taking them.
 
         Parameters
         ----------
@@ -206,6 +203,7 @@ class Pipeline:
                     raise self._error
                 if self._is_stopping:
                     raise PipelineStoppedError
+                self._is_filling = True
                 limit = self._limit()
                 ring = [work for work in self._works if work.number < limit]
                 works = [work for work in ring if work.is_done]
@@ -300,7 +298,7 @@ class Pipeline:
             if not work.is_fetched or work.claimed == work.rows:
                 continue
             if work.buffers is None:
-                work.buffers = self._take_buffers()
+                work.buffers = BufferSet(self._pool)
             row = work.claimed
             work.claimed = min(row + self._chunk(work), work.rows)
             return Claim(work, row, work.claimed)
@@ -310,7 +308,8 @@ class Pipeline:
 
     def _limit(self) -> int:
         """Return the number of the first batch that must not be begun yet."""
-        return min(self._count, self._asked + self._options.ahead + 1)
+        ahead = self._options.ahead + self._is_filling
+        return min(self._count, self._asked + ahead)
 
     def _chunk(self, work: BatchWork) -> int:
         if self._is_prepared or work.error is not None:
@@ -328,18 +327,11 @@ class Pipeline:
         self._opened += 1
         self._works.append(work)
         if not self._is_remote:
-            work.buffers = self._take_buffers()
+            work.buffers = BufferSet(self._pool)
             if self._is_prepared:  # whoever opens it makes all of it
                 work.is_fetched = True
                 work.claimed = work.rows
         return work
-
-    def _take_buffers(self) -> BufferSet:
-        if self._free:
-            buffers = self._free.pop()
-            buffers.renew()
-            return buffers
-        return BufferSet(self._options.allocate)
 
     def _is_full(self) -> bool:
         """Return whether no work is begun before the consumer asks for more."""
@@ -421,7 +413,7 @@ class Pipeline:
     def _open_fetched(self) -> list[BatchWork]:
         """Open the batches to fetch next: the first alone, then `ahead` at a time."""
         most = max(1, self._options.ahead)
-        count = min(self._count, self._limit() + most) - self._opened
+        count = min(self._count, self._limit() + 1 + most) - self._opened
         if self._opened == 0:
             return [self._open()]
         is_part = count < most and self._opened + count < self._count

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastshard.loader.buffers import BufferSet
-from fastshard.loader.threads.batch_work import BatchWork
+from fastshard.loader.buffers import BufferPool, BufferSet
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 
 __all__ = ["OK", "SKIPPED", "FailedRows"]
 
 SKIPPED, OK = "__skipped__", "__ok__"
+MAX_PROBED = 64  # batches after one without a good row, for the shapes of its arrays
 
 
 class FailedRows:
@@ -29,6 +30,35 @@ class FailedRows:
         self._name_of = name_of
         self._template: Any = None  # of no rows, for a batch whose rows all failed
 
+    def find_template(
+        self, work: BatchWork, steps: BatchSteps, pool: BufferPool, total: int
+    ) -> None:
+        """Learn the fields from later samples, if all rows of the first batch failed.
+
+        Parameters
+        ----------
+        work : BatchWork
+            The batch.
+        steps : BatchSteps
+            Make later ones, which are dropped.
+        pool : BufferPool
+        total : int
+            Number of samples.
+        """
+        is_empty = len(work.failures) == work.rows
+        if not (is_empty and self._masks and self._template is None):
+            return
+        last = min(total, work.stop + MAX_PROBED * work.rows)
+        for start in range(work.stop, last, work.rows):
+            probe = BatchWork(work.number, start, min(start + work.rows, total))
+            probe.buffers = BufferSet(pool)
+            steps.fetch(probe)
+            steps.prepare(probe, 0, probe.rows)
+            steps.collate(probe, probe.buffers)
+            if probe.error is None and probe.value is not None:
+                self._template = resize_rows(probe.value, 0)
+                return
+
     def add(self, work: BatchWork) -> Any:
         """Return a made batch with the field ``__skipped__`` or ``__ok__``.
 
@@ -37,7 +67,7 @@ class FailedRows:
         TypeError
             Rows are masked, and the batch is no dict.
         Exception
-            All rows of the first batch failed, so that the fields are not known.
+            All rows of the first batches failed, so that the fields are not known.
         """
         batch = work.value
         is_empty = len(work.failures) == work.rows
@@ -82,8 +112,8 @@ class FailedRows:
         row = min(work.failures)
         error = work.failures[row]
         error.add_note(
-            f"all {work.rows} samples of the first batch failed: the shapes of its "
-            "arrays are not known"
+            f"all {work.rows} samples of the first batch failed, and all of up to "
+            f"{MAX_PROBED} batches after it: the shapes of its arrays are not known"
         )
         return error
 

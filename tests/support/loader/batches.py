@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -30,22 +29,21 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def assert_same_batches(
-    ds: Any, size: int, *, threads: int = 2, ahead: int = 2, hold: int = 1, **both: Any
+    ds: Any, size: int, *, threads: int = 2, ahead: int = 2, **both: Any
 ) -> int:
     """Compare a loader's batches with those of `batches`; return their number.
 
-    A batch is compared again, for as long as it is lent, after each later one.
+    All are kept and compared again at the end: none is written over.
     """
-    lent: deque[tuple[Any, Any]] = deque(maxlen=hold)
-    count = 0
+    kept: list[tuple[Any, Any]] = []
     end = object()
-    with ds.loader(size, threads=threads, ahead=ahead, hold=hold, **both) as loader:
+    with ds.loader(size, threads=threads, ahead=ahead, **both) as loader:
         pairs = itertools.zip_longest(loader, ds.batches(size, **both), fillvalue=end)
         for found, expected in pairs:
-            assert found is not end, f"{count} batches are too few"
-            assert expected is not end, f"{count} batches, and one more"
-            for pair in (*itertools.islice(lent, 1, None), (found, expected)):
-                assert_same(*pair)
-            lent.append((found, expected))
-            count += 1
-    return count
+            assert found is not end, f"{len(kept)} batches are too few"
+            assert expected is not end, f"{len(kept)} batches, and one more"
+            assert_same(found, expected)
+            kept.append((found, expected))
+    for pair in kept:
+        assert_same(*pair)
+    return len(kept)

@@ -62,7 +62,7 @@ def test_arrays_are_stacked_and_other_values_listed(photos):
 def test_threads_make_the_same_batches(photos, threads):
     shuffled = photos.shuffle(3).split_by_rank(1, 2)
     for part in (photos, photos.filter(is_odd), shuffled, photos[20:3:-2]):
-        count = assert_same_batches(part, 4, threads=threads, hold=2)
+        count = assert_same_batches(part, 4, threads=threads)
         assert count == -(-len(part) // 4)
 
 
