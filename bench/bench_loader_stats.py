@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import fastshard
+from fastshard.dataset.loading import DatasetSource
 from fastshard.loader.recorder import LoaderRecorder
 from harness import SCALE, contenders, expect
 from harness.pictures import jpegs, write_tar
@@ -92,13 +94,13 @@ def open_loader(stack: ExitStack, paths: Paths, data: str, throttle: str) -> Any
         ds = ds.map(compute if throttle == "decode" else read_arrays)
     loader = stack.enter_context(ds.loader(ROWS, threads=2))
     if throttle == "storage" and data != "http":
-        source, fetch = loader._source, loader._source.fetch
+        fetch = DatasetSource.fetch
 
-        def fetch_slowly(start: int, stop: int) -> Any:
+        def fetch_slowly(source: DatasetSource, start: int, stop: int) -> Any:
             time.sleep(FETCH_PAUSE)
-            return fetch(start, stop)
+            return fetch(source, start, stop)
 
-        source.fetch = fetch_slowly
+        stack.enter_context(patch.object(DatasetSource, "fetch", fetch_slowly))
     return loader
 
 
@@ -167,7 +169,7 @@ def batches_of(
     if data == "jpeg":
         ds = ds.images("jpg", SIDE, crop="center")
     if kind == "loader":
-        return lambda: ds.loader(rows, threads=2)
+        return lambda: iter(ds.loader(rows, threads=2))
     return lambda: ds.batches(rows)
 
 
