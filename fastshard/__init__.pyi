@@ -64,6 +64,7 @@ from fastshard.errors import SessionError as SessionError
 from fastshard.errors import ShardNotFoundError as ShardNotFoundError
 from fastshard.errors import StaleIndexError as StaleIndexError
 from fastshard.errors import StaleIndexWarning as StaleIndexWarning
+from fastshard.errors import StaleShardError as StaleShardError
 from fastshard.errors import StateError as StateError
 from fastshard.errors import WriterLockedError as WriterLockedError
 from fastshard.errors import XrpcError as XrpcError
@@ -131,6 +132,7 @@ __all__ = [
     "ShardWriter",
     "StaleIndexError",
     "StaleIndexWarning",
+    "StaleShardError",
     "StateError",
     "TarShard",
     "WriterLockedError",

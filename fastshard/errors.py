@@ -63,6 +63,7 @@ __all__ = [
     "ShardNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
+    "StaleShardError",
     "StateError",
     "WriterLockedError",
     "XrpcError",
@@ -523,6 +524,15 @@ class StaleIndexError(FormatError):
 
     `path` is the index; the reason tells the difference. ``fastshard index`` or
     `fastshard.build_index` makes it again.
+    """
+
+
+class StaleShardError(FormatError):
+    """A shard is another file now than when the dataset first opened or counted it.
+
+    `path` is the shard. A dataset closes shards that were not used for long, with
+    `max_mapped` or more than 16,384 of them, and opens them again. Open the dataset
+    again to read the new file.
     """
 
 

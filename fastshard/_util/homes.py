@@ -25,7 +25,8 @@ HOMES = {
         "QueryError QueryTimeoutError RaggedError RecordError RecordNotFoundError "
         "RemoteError RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
         "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
-        "StaleIndexError StaleIndexWarning StateError WriterLockedError XrpcError"
+        "StaleIndexError StaleIndexWarning StaleShardError StateError "
+        "WriterLockedError XrpcError"
     ),
     "formats.field_info": "FieldInfo",
     "formats.sample": "Sample Samples",

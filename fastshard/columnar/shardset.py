@@ -79,8 +79,11 @@ class ColumnSet(ShardSet):
             samples = load_samples(self.snapshot)
         if samples.metadata is None:
             samples.metadata = SampleValues(self.snapshot, METADATA_TIMEOUT)
-        self.open_samples[k] = samples
-        return samples
+        kept: ColumnSamples = self.keep(k, samples)
+        return kept
+
+    def close_samples(self, samples: ColumnSamples) -> None:
+        """Do nothing: `close` closes the snapshot, which has the shards."""
 
     def rows(self) -> ColumnSamples:
         """Return all samples."""

@@ -24,6 +24,8 @@ from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
+from fastshard.index.freshness import FirstVersions, Opening
+from fastshard.remote.cache.disk import LockOwner
 from fastshard.remote.options import OPENERS, Settings
 
 if TYPE_CHECKING:
@@ -135,12 +137,12 @@ def mapping_limit() -> int:
         return MAX_MAPPED
 
 
-class ShardSet(ABC):
+class ShardSet(LockOwner, ABC):
     """The shards of one dataset, in order; positions of samples run through them.
 
     Subclasses open and count the shards of a format. This class keeps the open ones
     and evicts by the clock algorithm beyond `limit`. Views keep an evicted shard
-    mapped.
+    mapped; it is opened again only if it is the same file.
 
     Parameters
     ----------
@@ -179,6 +181,7 @@ class ShardSet(ABC):
         reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
         remote: Settings | None = None,
     ) -> None:
+        super().__init__()  # the lock is that of the open shards
         self.root = root
         self.mode: Mode = mode
         self.remote = remote  # None: local shards
@@ -191,6 +194,7 @@ class ShardSet(ABC):
         self.is_cancelled: bool = False  # `map_shards` ends early
         self.identity: Identity | None = None  # computed for the first state
         self.open_samples: list[Any] = [None] * count  # None: a closed shard
+        self.versions = FirstVersions(count)
         self.used: bytearray | None = None  # the clock's reference bits
         if count > self.limit:
             self.used = bytearray(count)
@@ -357,22 +361,46 @@ class ShardSet(ABC):
             self.used[k] = 1
         return samples
 
-    def keep(self, k: int, samples: Any) -> Any:
+    def keep(self, k: int, samples: Any, opening: Opening | None = None) -> Any:
         """Register the samples of an opened shard; return the registered ones.
 
         Samples that another thread registered first win: they may be private pages
-        that were written to.
-        """
-        self.evict()
-        first = self.open_samples[k]
-        if first is not None:
-            return first
-        self.open_count += 1
-        self.open_samples[k] = samples
-        return samples
+        that were written to. `opening` is the check of the shard's file.
 
-    def evict(self) -> None:
-        """Evict one shard (CLOCK replacement)."""
+        Raises
+        ------
+        ClosedError
+            The dataset was closed meanwhile; the shard is, too.
+        StaleShardError
+            Another thread opened another file.
+        """
+        with self.lock:
+            if not self.closed:
+                first = self.open_samples[k]
+                if first is not None:
+                    return first
+                if opening is not None:
+                    opening.settle()
+                self._evict()
+                self.open_count += 1
+                self.open_samples[k] = samples
+                return samples
+        self.close_samples(samples)
+        raise self.closed_error()
+
+    def close_samples(self, samples: Any) -> None:
+        """Close the shard of some samples."""
+        samples.shard.close()
+
+    def drop(self, k: int) -> None:
+        """Evict shard `k`, if it is open."""
+        with self.lock:
+            if self.open_samples[k] is not None:
+                self.open_samples[k] = None
+                self.open_count -= 1
+
+    def _evict(self) -> None:
+        """Evict one shard (CLOCK replacement), under the lock."""
         if self.used is None:
             return
         for _ in range(2 * len(self.open_samples)):  # the second round finds one
@@ -432,7 +460,11 @@ class ShardSet(ABC):
     def check_open(self) -> None:
         """Raise ClosedError if the dataset is closed."""
         if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
+            raise self.closed_error()
+
+    def closed_error(self) -> ClosedError:
+        """Return the error of a use after `close`."""
+        return ClosedError("the dataset is closed: open it again")
 
     def starts(self) -> list[int]:
         """Return the position of each shard's first sample, then the total."""
@@ -459,12 +491,17 @@ class ShardSet(ABC):
         return self._member_starts
 
     def close(self) -> None:
-        """Close all shards; views stay valid, iterations raise."""
-        self.closed = True
+        """Close all shards; views stay valid, iterations raise.
+
+        A shard that another thread is opening is closed by `keep`.
+        """
+        with self.lock:
+            self.closed = True
+            # In place: locators refer to this list.
+            self.open_samples[:] = [None] * len(self.open_samples)
+            self.open_count = 0
         for iterator in self.active_iterations():
             iterator.invalidate()
-        # In place: locators refer to this list.
-        self.open_samples[:] = [None] * len(self.open_samples)
 
     def stream(self, sizes: list[int | None]) -> Callable[[int], Any] | None:
         """Return the function that opens shards for an iteration in order, if special.

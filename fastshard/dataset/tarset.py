@@ -16,7 +16,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
-from fastshard.errors import ClosedError, FastshardError, StaleIndexError
+from fastshard.errors import ClosedError, FastshardError, StaleShardError
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import (
     KeyRule,
@@ -116,6 +116,8 @@ class TarSet(ShardSet):
 
         Raises
         ------
+        StaleShardError
+            The shard is another file than when it was first opened or counted.
         StaleIndexError
             The shard differs from its entry in ``dataset.fsi``.
         ClosedError
@@ -123,15 +125,16 @@ class TarSet(ShardSet):
         FormatError, OSError
             As for `open_shard`.
         """
-        if self.closed:
-            raise ClosedError("the dataset is closed")
+        self.check_open()
         path = self.paths[k]
         open_tar = open_local_tar if self.remote is None else open_remote_tar
+        opening = self.versions.opening(k)
         shard = open_tar(
             path,
             TarOptions(self.index_option(k), **self.options),
             progress=self._check_cancelled,
             ring=self.ring,
+            opening=opening,
         )
         samples = shard.samples
         if self.index_view is not None:
@@ -142,13 +145,13 @@ class TarSet(ShardSet):
             found := Counts(len(samples), len(shard))
         ):
             before = self._counts[k]
-            raise StaleIndexError(
+            raise StaleShardError(
                 f"expected {before.samples:,} samples and {before.members:,} members, "
                 f"as counted before, got {found.samples:,} and {found.members:,}",
                 path,
                 0,
             )
-        return self.keep(k, self.wrap_samples(samples))
+        return self.keep(k, self.wrap_samples(samples), opening)
 
     def wrap_samples(self, samples: Samples) -> Any:
         """Return the samples of the set, for those of an opened tar shard."""

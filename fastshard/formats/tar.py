@@ -34,9 +34,11 @@ from fastshard.formats.foreign import HEAD, describe_head, detect_compression
 from fastshard.formats.sample import Sample, Samples
 from fastshard.index.contents import Contents, FileIdentity
 from fastshard.index.freshness import (
+    Opening,
     find_first_changed,
     identify_file,
     spread_positions,
+    version_of,
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
@@ -569,8 +571,12 @@ def open_local_tar(
     *,
     progress: Progress | None = None,
     ring: PageRing | None = None,
+    opening: Opening | None = None,
 ) -> TarShard:
-    """Open a local tar shard; `options.remote` is for its index. See `open_tar`."""
+    """Open a local tar shard; `options.remote` is for its index. See `open_tar`.
+
+    `opening` checks its file before it is read.
+    """
     mode = options.mode
     rule = {"last_dot": options.key == "last", "lower": options.lower}
     index: str | Url = options.index_source
@@ -581,6 +587,8 @@ def open_local_tar(
     except FileNotFoundError:
         raise ShardNotFoundError(f"{name} does not exist", name) from None
     try:
+        if opening is not None:
+            opening.check(name, version_of(file))
         if isinstance(index, Url):
             found = _read_contents(index, file, rule, options.remote)
         else:
@@ -625,11 +633,12 @@ def open_remote_tar(
     *,
     progress: Progress | None = None,
     ring: PageRing | None = None,
+    opening: Opening | None = None,
 ) -> TarShard:
     """Open a remote tar shard, which is read by ranges; see `open_tar`.
 
     A shard of which the cache holds all bytes is mapped. `mode`, `prefetch` and
-    `check_size` are ignored.
+    `check_size` are ignored. `opening` checks its version before it is read.
     """
     from fastshard.index.remote_sidecar import find_contents
     from fastshard.remote.file import open_remote
@@ -643,6 +652,8 @@ def open_remote_tar(
         file = open_remote(url, settings)
     except RemoteNotFoundError as error:
         raise RemoteShardNotFoundError.of(error) from error
+    if opening is not None:
+        opening.check(file.path, version_of(file))
     rule = {"last_dot": options.key == "last", "lower": options.lower}
     contents = find_contents(file, index, progress, **rule)
     source = map_cached_file(file, ring) or RemoteSource(file)

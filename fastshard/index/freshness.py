@@ -1,16 +1,17 @@
-"""Freshness of indexes: identity, fingerprint and header checks of a shard."""
+"""Freshness of indexes and of open shards: identity, fingerprint, header checks."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import HeaderWalk, find_mismatches, scan_until_fault
-from fastshard.errors import FormatError, StaleIndexError
+from fastshard.errors import FormatError, StaleIndexError, StaleShardError
 from fastshard.index.contents import FileIdentity
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from fastshard.remote.file import RemoteFile
 
 __all__ = [
+    "FileVersion",
+    "FirstVersions",
+    "Opening",
     "check_binary",
     "check_size_and_headers",
     "compute_fingerprint",
@@ -30,8 +34,10 @@ __all__ = [
     "is_same_file",
     "settle_identity",
     "spread_positions",
+    "version_of",
 ]
 
+FileVersion = tuple[int, int]  # hashes; equal ones in either place: the same bytes
 
 BLOCK = 512  # bytes of a header
 FINGERPRINT_HEADERS = 16  # headers in a fingerprint, the same on each check
@@ -57,6 +63,88 @@ def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity
 def is_same_file(recorded: FileIdentity, found: FileIdentity) -> bool:
     """Return whether a file is the recorded one, unchanged."""
     return recorded == found and recorded.inode != 0
+
+
+def version_of(file: LocalFile | os.stat_result | RemoteFile) -> FileVersion:
+    """Return the version of a file: by its inode, and by its time of change (ctime).
+
+    Either may differ for the same bytes: chmod, links and renames change the ctime,
+    and some network file systems give a file a new inode when it is looked up again.
+    A remote file has size and tag; replicas may differ in its time.
+    """
+    if isinstance(file, LocalFile):
+        nbytes = file.nbytes
+    elif isinstance(file, os.stat_result):
+        nbytes = file.st_size
+    else:
+        remote = hash((file.nbytes, file.tag))
+        return remote, remote
+    device, inode, ctime_ns, mtime_ns = identify_file(file)
+    return hash((nbytes, mtime_ns, device, inode)), hash((nbytes, mtime_ns, ctime_ns))
+
+
+class FirstVersions:
+    """Versions of the files of shards when they were first opened, 16 bytes each.
+
+    Parameters
+    ----------
+    count : int
+        Number of shards.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._hashes: array[int] | None = None  # two for each shard; 0: not opened yet
+
+    def opening(self, k: int) -> Opening:
+        """Return the check of the file that an opening of shard `k` finds."""
+        return Opening(self, k)
+
+    def check(self, k: int, path: str, version: FileVersion) -> None:
+        """Raise StaleShardError if shard `k` was another file before."""
+        if self._hashes is None:
+            return
+        first = tuple(self._hashes[2 * k : 2 * k + 2])
+        if any(first) and first[0] != version[0] and first[1] != version[1]:
+            raise StaleShardError(
+                "replaced or written to since the dataset first opened it: open the "
+                "dataset again",
+                path,
+                0,
+            )
+
+    def record(self, k: int, version: FileVersion) -> None:
+        """Record the version of shard `k`, unless it has one."""
+        if self._hashes is None:
+            self._hashes = array("q", bytes(16 * self._count))
+        if not any(self._hashes[2 * k : 2 * k + 2]):
+            self._hashes[2 * k : 2 * k + 2] = array("q", version)
+
+
+class Opening:
+    """Check of the file that one opening of a shard finds; see `FirstVersions`."""
+
+    def __init__(self, first: FirstVersions, k: int) -> None:
+        self._first = first
+        self._k = k
+        self._found: tuple[str, FileVersion] | None = None
+
+    def check(self, path: str, version: FileVersion) -> None:
+        """Raise StaleShardError if the file is not the one that was opened first."""
+        self._found = path, version
+        self._first.check(self._k, path, version)
+
+    def settle(self) -> None:
+        """Record the file, which was opened without a fault, if it is the first one.
+
+        Raises
+        ------
+        StaleShardError
+            Another thread recorded another file meanwhile.
+        """
+        if self._found is not None:
+            self._first.check(self._k, *self._found)
+            self._first.record(self._k, self._found[1])
 
 
 def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:

@@ -109,10 +109,10 @@ class CompressedShards(LockOwner):
         with suppress(Exception):
             if shards.closed:
                 return
-            shard = shards.files.open_shard(shards.numbers[k], shards.facts(k))
+            opened = shards.open_files(k)
             with self.lock:
                 if self._threads.get(k) is threading.current_thread():
-                    self._ready[k] = shard
+                    self._ready[k] = opened
 
     def _hold(self, k: int, nbytes: int) -> None:
         """Count a shard in memory; close the oldest ones beyond the limit."""
@@ -126,9 +126,7 @@ class CompressedShards(LockOwner):
             while len(self._held) > 1 and sum(self._held.values()) > most:
                 oldest = next(iter(self._held))
                 del self._held[oldest]
-                if shards.open_samples[oldest] is not None:
-                    shards.open_samples[oldest] = None
-                    shards.open_count -= 1
+                shards.drop(oldest)
 
 
 def _count_processors() -> int:

@@ -21,6 +21,7 @@ from fastshard.errors import (
     ShardNotFoundError,
 )
 from fastshard.formats.tar import Mode, map_cached_file
+from fastshard.index.freshness import Opening, version_of
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import HTTP, join_url, redact, scheme_of
@@ -91,8 +92,10 @@ class StreamFiles:
         """Return a path for messages: URLs without their secrets."""
         return path if self.remote is None else redact(path)
 
-    def open_shard(self, number: int, facts: RowFacts) -> RowShard:
-        """Open a shard by its number in the index.
+    def open_shard(
+        self, number: int, facts: RowFacts, opening: Opening | None = None
+    ) -> RowShard:
+        """Open a shard by its number in the index; `opening` checks its file.
 
         Raises
         ------
@@ -111,19 +114,28 @@ class StreamFiles:
             meta_bytes = self._read_meta(
                 meta, entry.zip_meta, entry.compression, entry.samples
             )
-        source, path, mode = self._open_source(raw, entry.zip_data, entry.compression)
+        source, path, mode = self._open_source(
+            raw, entry.zip_data, entry.compression, opening
+        )
         rows = self._make_rows(facts.config, source, path, entry.samples, meta_bytes)
         return make_row_shard(source, path, mode, rows, facts)
 
     def _open_source(
-        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        opening: Opening | None,
     ) -> tuple[Any, str, str]:
         """Return the source of a raw file, its path for errors, and the mode."""
         if self.remote is not None:
-            return self._open_remote(raw, zipped, compression, self.remote)
+            return self._open_remote(raw, zipped, compression, self.remote, opening)
+        if zipped is not None and opening is not None:
+            self._check_compressed(zipped, opening)
+            opening = None  # the raw file may be removed and decompressed again
         found = self._find_raw(raw, zipped, compression)
         if isinstance(found, str):
-            return self._open_local(found, found, raw), found, self.mode
+            return self._open_local(found, found, raw, opening), found, self.mode
         path = self.path(raw.basename)
         _check_nbytes(len(found), raw, path)
         return self._hold(found, path), path, self.mode
@@ -131,9 +143,22 @@ class StreamFiles:
     def _hold(self, data: bytes, path: str) -> MemorySource:
         return MemorySource(data, path, writable=self.mode == "private")
 
-    def _open_local(self, path: str, shown: str, raw: FileInfo) -> Any:
+    def _check_compressed(self, zipped: FileInfo, opening: Opening) -> None:
+        """Check a compressed file, if it is there."""
+        path = self.path(zipped.basename)
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):  # a name that is none; the raw file may do
+            return
+        opening.check(path, version_of(status))
+
+    def _open_local(
+        self, path: str, shown: str, raw: FileInfo, opening: Opening | None = None
+    ) -> Any:
         file = LocalFile(path)
         try:
+            if opening is not None:
+                opening.check(shown, version_of(file))
             _check_nbytes(file.nbytes, raw, shown)
             source = source_of(
                 file,
@@ -244,8 +269,11 @@ class StreamFiles:
         zipped: FileInfo | None,
         compression: str | None,
         settings: Settings,
+        opening: Opening | None,
     ) -> tuple[Any, str, str]:
         file, is_raw = self._request_either(raw, zipped, compression, settings)
+        if opening is not None:
+            opening.check(file.path, version_of(file))
         if not is_raw:
             assert zipped is not None
             assert compression is not None

@@ -19,6 +19,7 @@ from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode
+from fastshard.index.freshness import Opening
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
 from fastshard.streaming.compressed import CompressedShards
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
 
 __all__ = ["StreamSet"]
+
+OpenedShard = tuple[RowShard, Opening]
 
 
 class ShardPaths(Sequence[str]):
@@ -155,6 +158,8 @@ class StreamSet(ShardSet):
         ------
         ShardNotFoundError
             Its file does not exist.
+        StaleShardError
+            Its file is another one than when it was first opened.
         FormatError
             Its file disagrees with the index, or is damaged.
         ClosedError
@@ -166,16 +171,19 @@ class StreamSet(ShardSet):
             return found
         return self.open_now(k)
 
-    def open_now(self, k: int, shard: RowShard | None = None) -> RowSamples:
+    def open_now(self, k: int, opened: OpenedShard | None = None) -> RowSamples:
         """Keep the samples of shard `k`; open it unless it is passed."""
-        number = self.numbers[k]
+        shard, opening = opened or self.open_files(k)
         facts = self.facts(k)
-        if shard is None:
-            shard = self.files.open_shard(number, facts)
-        first = self._index_starts[number]
+        first = self._index_starts[self.numbers[k]]
         samples = RowSamples(shard, StreamSample, first, facts.key_column)
-        kept: RowSamples = self.keep(k, samples)
+        kept: RowSamples = self.keep(k, samples, opening)
         return kept
+
+    def open_files(self, k: int) -> OpenedShard:
+        """Open shard `k`, and check that its file is the one that was opened first."""
+        opening = self.versions.opening(k)
+        return self.files.open_shard(self.numbers[k], self.facts(k), opening), opening
 
     def shard(self, k: int) -> RowShard:
         """Return shard `k`; open it if needed."""

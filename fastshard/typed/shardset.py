@@ -36,6 +36,10 @@ class PackedSet(TarSet):
         shard = make_packed_shard(samples.shard, samples.grouping)
         return PackedSequence(shard, samples.grouping, PackedSample)
 
+    def close_samples(self, samples: Any) -> None:
+        samples.shard.tar.close()
+        samples.shard.close()
+
     def sample_decoder(self) -> SampleDecoder:
         return decode_sample
 

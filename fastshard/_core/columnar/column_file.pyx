@@ -33,7 +33,7 @@ try:
 except ImportError:                # Windows
     resource = None
 
-from fastshard.errors import FormatError
+from fastshard.errors import FormatError, StaleShardError
 
 cdef enum:
     NAME_WIDTH = 100               # bytes of a header's name
@@ -253,6 +253,22 @@ cdef class ColumnFile:
     def identity(self):
         """Device, inode, size and modification time, when it was opened."""
         return self.device, self.inode, self.size, self.mtime_ns
+
+    def check_same(self, tuple identity not None, bint was_exact):
+        """Raise StaleShardError unless this is a file that was opened before.
+
+        It may have grown if the index has exact offsets.
+        """
+        cdef tuple own = self.identity
+        if self.is_exact and was_exact:
+            same = identity[:2] == own[:2] and identity[2] <= own[2]
+        else:
+            same = identity == own
+        if not same:
+            raise StaleShardError(
+                "the shard has changed since its first read; call refresh()",
+                self.path, 0,
+            )
 
     @property
     def is_scanned(self):

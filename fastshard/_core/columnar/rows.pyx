@@ -145,14 +145,6 @@ cdef bint has_same_header(Layout one, Layout other) noexcept:
     )
 
 
-cdef bint is_same_file(ColumnFile file, tuple first) except -1:
-    """Say whether a file is the one that was opened first; it may have grown."""
-    identity, was_exact = first
-    if file.is_exact and was_exact:
-        return identity[:2] == file.identity[:2] and identity[2] <= file.identity[2]
-    return identity == file.identity
-
-
 @cython.final
 cdef class Rows:
     """Rows of one field: the shard and the offset of each sample's array.
@@ -476,11 +468,8 @@ cdef class Rows:
         first = self.identities[slot]
         if first is None:
             self.identities[slot] = file.identity, file.is_exact
-        elif not is_same_file(file, first):
-            raise FormatError(
-                "the shard has changed since its first read; call refresh()",
-                file.path, 0,
-            )
+        else:
+            file.check_same(*first)
         file.add_holder(self)
         self.files[slot] = file
         return file

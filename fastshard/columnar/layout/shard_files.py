@@ -66,7 +66,8 @@ class ColumnFiles:
     """Cache of open shards, by field and shard number.
 
     A shard is opened at its first use. At the limit the shard opened first is
-    released; readers in the middle of a call, and arrays, keep its mapping.
+    released; readers in the middle of a call, and arrays, keep its mapping. It is
+    opened again only if it is the same file, which may have grown.
 
     Parameters
     ----------
@@ -111,6 +112,10 @@ class ColumnFiles:
         self._recorded = recorded
         self._layouts: dict[str, LayoutCache] = {}  # of arrays, by field
         self._files: dict[tuple[str, int], ColumnFile] = {}  # oldest first
+        # Identities of released files, and whether the index had exact offsets.
+        self._released: dict[
+            tuple[str, int], tuple[tuple[int, int, int, int], bool]
+        ] = {}
         self._lock = Lock()
 
     def path_of(self, field: str, shard: int) -> str:
@@ -124,10 +129,12 @@ class ColumnFiles:
         ------
         FileNotFoundError
             The file does not exist. After a compaction `refresh` finds the new one.
+        StaleShardError
+            The shard is another file than the one that was opened first.
         FormatError, OSError
             As for `open_column`.
         ClosedError
-            The cache is closed.
+            The cache is closed, perhaps while the shard was opened.
         """
         key = field, shard
         file = self._files.get(key)
@@ -137,13 +144,25 @@ class ColumnFiles:
             file = self._files.get(key)
             if file is not None:
                 return file
-            if self.closed:
-                raise ClosedError(f"the dataset {self.root} is closed")
+            self._check_open()
             file = self._open_shard(field, shard)
+            self._check_open()  # `close` waits for the lock
+            if key in self._released:
+                file.check_same(*self._released[key])
             while len(self._files) >= self.limit:
-                self._files.pop(next(iter(self._files))).release()
+                self._release(next(iter(self._files)))
             self._files[key] = file
         return file
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"the dataset {self.root} is closed")
+
+    def _release(self, key: tuple[str, int]) -> None:
+        """Release an open shard, under the lock."""
+        file = self._files.pop(key)
+        self._released.setdefault(key, (file.identity, file.is_exact))
+        file.release()
 
     def _open_shard(self, field: str, shard: int) -> ColumnFile:
         path = self.path_of(field, shard)
@@ -188,15 +207,18 @@ class ColumnFiles:
     def release(self) -> None:
         """Release all shards. Calls under way finish, and arrays stay valid."""
         with self._lock:
-            files = list(self._files.values())
-            self._files.clear()
-        for file in files:
-            file.release()
+            for key in list(self._files):
+                self._release(key)
+
+    def renew(self) -> None:
+        """Release all shards, which may be other files in a new state of the index."""
+        self.release()
+        self._released.clear()
 
     def reset_after_fork(self) -> None:
-        """Release all shards, with a new lock: a thread may have held the old one."""
+        """Renew, with a new lock: a thread may have held the old one."""
         self._lock = Lock()
-        self.release()
+        self.renew()
 
     def close(self) -> None:
         """Release all shards and refuse to open more."""

@@ -178,7 +178,12 @@ class Snapshot:
                 except BaseException:
                     self._lease.close()
                     raise
-            return self.lookup_connection
+                if self.closed:  # by another thread, meanwhile
+                    self._close_index()
+            connection = self.lookup_connection
+        if connection is None:
+            raise self.closed_error()
+        return connection
 
     def connect_query(self) -> ReaderConnection:
         """Return the connection for user queries; see `connect`."""
@@ -217,6 +222,15 @@ class Snapshot:
             The index cannot be read. It is opened again at the next use.
         """
         lookups, queries = self.connect(), self.connect_query()
+        try:
+            self._begin_state(lookups, queries)
+        finally:
+            self.files.renew()  # a mapped shard may have grown
+
+    def _begin_state(
+        self, lookups: ReaderConnection, queries: ReaderConnection
+    ) -> None:
+        """Move both connections to the present state; close them after an error."""
         with lookups.lock, queries.lock:
             self.generation += 1
             try:
@@ -230,9 +244,8 @@ class Snapshot:
                 queries.close()
                 self._lease.close()
                 if isinstance(error, INDEX_ERRORS):
-                    raise translate_error(error, self.path) from error
+                    raise self.translate_error(error) from error
                 raise
-        self.files.release()  # a mapped shard may have grown
 
     def resolve_fields(self, fields: str | Iterable[str] | None) -> list[str]:
         """Return a list of field names; None stands for all fields.
@@ -354,9 +367,13 @@ class Snapshot:
         """Close the index and release all shards; arrays stay valid."""
         self.closed = True
         self.generation += 1  # lookups of the last state are outdated too
+        self.files.close()
+        self._close_index()
+
+    def _close_index(self) -> None:
+        """Close the connections and end the leases."""
         connections = (self.lookup_connection, self.query_connection)
         self.lookup_connection = self.query_connection = None
-        self.files.close()
         for connection in connections:
             if connection is not None:
                 with connection.lock:  # waits for a running query

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.source import LocalFile
-from fastshard.errors import ClosedError, FormatError, ShardNotFoundError
+from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_local_tar
 from fastshard.index.binary import write_binary
 from fastshard.index.freshness import compute_fingerprint, settle_identity
@@ -135,8 +135,7 @@ class BlobSet(PackedSet):
         ClosedError
             The dataset is closed.
         """
-        if self.closed:
-            raise ClosedError("the dataset is closed")
+        self.check_open()
         url = self.paths[k]
         options = TarOptions("auto", **(self.options | {"remote": None}))
         for attempt in range(ATTEMPTS):
