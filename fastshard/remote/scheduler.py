@@ -153,6 +153,8 @@ class RangeRead:
         Whether the read has ended.
     queued : bool
         Whether it was given to a `ReaderPool`.
+    has_begun : bool
+        Whether a thread that claimed it began to read.
     """
 
     __slots__ = (
@@ -166,6 +168,7 @@ class RangeRead:
         "end",
         "error",
         "file",
+        "has_begun",
         "is_in_new_memory",
         "parts",
         "queued",
@@ -185,6 +188,7 @@ class RangeRead:
         self.deadline: Deadline | None = None
         self._pid = os.getpid()
         self.queued = False
+        self.has_begun = False
         self.claim_lock = threading.Lock()
         self.server: Any = None  # these three while a loop reads
         self._loop: ReadLoop | None = None
@@ -205,6 +209,7 @@ class RangeRead:
     def read(self) -> None:
         """Read the claimed range; leave a failure in `error`."""
         try:
+            self.has_begun = True
             if self.wanted <= 0:
                 raise ReadCancelledError
             if self.deadline is None:
@@ -266,6 +271,8 @@ class RangeRead:
         self.file.settings.shared(ReaderPool).start([self])
 
     def _end(self) -> None:
+        if self.done:
+            return
         self.parts = []
         self.done = True
         if self._pid == os.getpid():
@@ -289,8 +296,8 @@ class RangeRead:
                 self._busy.release()
             elif loop is not None:
                 loop.ensure_thread()  # an interrupt may have prevented its start
-            elif not self.queued and self.claim():
-                self.read()  # an interrupt prevented its queueing
+            elif not self.queued and (self.claim() or not self.has_begun):
+                self.read()  # an interrupt came before its queueing, or after a claim
         return self.error
 
     def release(self) -> None:
@@ -378,8 +385,8 @@ class ReaderPool:
     def start(self, reads: Iterable[RangeRead]) -> None:
         """Queue range reads, first in first out."""
         for read in reads:
-            read.queued = True
             self._reads.put(read)
+            read.queued = True  # last: an interrupt may come between
         with self._lock:
             alone = not self._grow()
         while alone:  # no thread can be started: read in this one

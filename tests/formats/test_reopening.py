@@ -80,14 +80,21 @@ def read_first(ds, x):
 
 
 @MODES
-@pytest.mark.parametrize("has_index", [False, True])
-def test_an_evicted_shard_that_was_replaced_is_refused(form, folder, mode, has_index):
-    if has_index:
-        if form.format not in ("tar", "packed"):
-            pytest.skip("shards of this format have no further index")
-        fastshard.build_index(folder)
-    else:
-        remove_indexes(folder)
+def test_an_evicted_shard_that_was_replaced_is_refused(form, folder, mode):
+    remove_indexes(folder)
+    assert_refused(form, folder, mode)
+
+
+@MODES
+@pytest.mark.parametrize("name", ["tar", "packed"])
+def test_a_replaced_shard_is_refused_also_if_its_index_is_fresh(tmp_path, name, mode):
+    form = BUILDERS[name]
+    form.build(tmp_path / "d", samples())
+    fastshard.build_index(tmp_path / "d")
+    assert_refused(form, tmp_path / "d", mode)
+
+
+def assert_refused(form, folder, mode):
     x, path = form.name("x"), first_shard(form, folder)
     with form.open(folder, mode=mode, max_mapped=1) as ds:
         assert bytes(ds[0][x]) != bytes(ds[LAST][x])

@@ -320,11 +320,12 @@ def locked(
     with suppress(OSError):
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     while True:
-        with _in_process.lock:
-            is_first = path not in _in_process.paths
-            _in_process.paths.add(path)
-        if is_first:
-            try:
+        is_first = False
+        try:
+            with _in_process.lock:
+                is_first = path not in _in_process.paths
+                _in_process.paths.add(path)
+            if is_first:
                 with try_lock_file(path) as has_lock:
                     if has_lock or time.monotonic() >= until or is_done():
                         try:
@@ -334,12 +335,13 @@ def locked(
                                 with suppress(OSError):
                                     os.unlink(path)
                         return
-            finally:
+            elif time.monotonic() >= until:
+                yield
+                return
+        finally:
+            if is_first:
                 with _in_process.lock:
                     _in_process.paths.discard(path)
-        elif time.monotonic() >= until:
-            yield
-            return
         time.sleep(BETWEEN)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from fastshard.errors import FormatError, IndexRowError
+from fastshard.errors import ClosedError, FormatError, IndexRowError
 from fastshard.typed.index.entry import DatasetEntry
 from fastshard.typed.index.providers import sqlite_file
 from fastshard.typed.index.providers.create import create_provider
@@ -617,3 +617,22 @@ def test_a_signal_ends_a_query(path):
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
         assert provider.get_label("plain") == (ENTRY.cid, "1.0.0")
+
+
+# ------------------------------------------------------------- closing
+
+
+def test_a_connection_that_is_lent_while_the_provider_is_closed_is_closed(path):
+    store(path)
+    provider = SqliteProvider(path)
+    with provider._using(False) as connection:
+        provider.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+def test_a_closed_provider_opens_no_connection_of_its_own(path):
+    provider = SqliteProvider(path)
+    provider.close()
+    with pytest.raises(ClosedError):
+        provider._conn.execute("SELECT 1")

@@ -153,6 +153,7 @@ class PostgresProvider(SqlProvider):
     @property
     def _conn(self) -> Any:
         """A connection for SQL of one's own, as `atdata` has it."""
+        self._check_open()
         if self._own is None:
             self._own = self._connect()
             _make_tables(self._own)
@@ -269,10 +270,13 @@ class PostgresProvider(SqlProvider):
         is_gone = isinstance(error, self._library.OperationalError)
         return RemoteError(text, self.location, transient=is_gone)
 
-    def _take(self) -> tuple[Any, bool]:
-        """Return a connection, and whether it is new."""
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the index at {self.location} is closed")
+
+    def _take(self) -> tuple[Any, bool]:
+        """Return a connection, and whether it is new."""
+        self._check_open()
         if self._pid != os.getpid():
             self._forget()
         while self._idle:
@@ -313,6 +317,8 @@ class PostgresProvider(SqlProvider):
         is_idle = connection.pgconn.transaction_status == 0  # not interrupted
         if is_idle and not self._closed and not connection.closed:
             self._idle.append(connection)
+            if self._closed:  # by another thread, meanwhile
+                self._drop_idle()
         else:
             connection.close()
 

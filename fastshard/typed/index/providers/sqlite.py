@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -115,9 +115,14 @@ class SqliteProvider(SqlProvider):
     @property
     def _conn(self) -> IndexConnection:
         """A connection for SQL of one's own, as `atdata` has it."""
+        self._check_open()
         if self._own is None:
             self._own = self._connect(True)
         return self._own
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the index {self._shown} is closed")
 
     def _select(self, sql: str, *values: str) -> list[Any]:
         if not all(map(is_text, values)):
@@ -157,8 +162,7 @@ class SqliteProvider(SqlProvider):
         self._give_back(connection)
 
     def _take(self, writing: bool) -> IndexConnection:
-        if self._closed:
-            raise ClosedError(f"the index {self._shown} is closed")
+        self._check_open()
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -177,12 +181,15 @@ class SqliteProvider(SqlProvider):
     def _give_back(self, connection: IndexConnection) -> None:
         if self._closed or connection.is_temporary:
             connection.close()
-        else:
-            self._idle.append(connection)
+            return
+        self._idle.append(connection)
+        if self._closed:  # by another thread, meanwhile
+            self._drop_idle()
 
     def _drop_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # another thread was faster
+            while self._idle:
+                self._idle.pop().close()
 
     def _after_fork(self) -> None:
         """Forget the parent's connections."""
