@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from fastshard._core.dataset.npy import keep_for_ever
+from fastshard._util.processes.locks import CONTENTION, try_lock, unlock
 from fastshard.errors import WriterLockedError
 
 __all__ = [
@@ -33,9 +34,13 @@ __all__ = [
 ]
 
 LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
-CONTENTION = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # the lock is held already
 OTHER_WAIT_SECONDS = 0.1  # for another process: its `is_locked` may hold the lock
 OWN_WAIT_SECONDS = 5.0  # for a writer of this process that is being closed
+
+if sys.platform == "win32":
+    fcntl = None
+else:
+    import fcntl
 
 
 class WriterLock:
@@ -78,8 +83,7 @@ class WriterLock:
         if self._fd >= 0:  # reset last: an interrupted release can be repeated
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)
-            with suppress(OSError):
-                _unlock(self._fd)
+            unlock(self._fd)
             _locks.discard(self)
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -94,36 +98,24 @@ class WriterLock:
 _locks: set[WriterLock] = set()  # held by this process
 
 
-if sys.platform == "win32":
-    import msvcrt
+def _lock(fd: int) -> None:
+    """Lock a file; raise an OSError, of `CONTENTION` if another process holds it."""
+    locked = try_lock(fd)
+    if locked is None:
+        _lock_region(fd)
+    elif not locked:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    LOCKED_BYTE = 1 << 30  # past the process id, which others must be able to read
 
-    def _lock(fd: int) -> None:
-        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        finally:
-            os.lseek(fd, 0, os.SEEK_SET)
+def _lock_region(fd: int) -> None:
+    """Lock a file on a file system without `flock`.
 
-    def _unlock(fd: int) -> None:
-        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _lock(fd: int) -> None:
-        # `lockf` only as a fallback: its lock is lost when any descriptor of the
-        # file is closed in this process.
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in CONTENTION:
-                raise
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a child about to exec may hold a copy of fd
+    Only a fallback: the lock is lost when any descriptor of the file is closed in this
+    process.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(root: str) -> bool:
@@ -142,7 +134,7 @@ def is_locked(root: str) -> bool:
         return True
     try:
         _lock(fd)
-        _unlock(fd)
+        unlock(fd)
     except OSError:
         return True
     finally:

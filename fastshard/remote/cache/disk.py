@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from fastshard._util.processes.locks import try_lock, unlock
+
 __all__ = [
     "LockOwner",
     "append_to",
@@ -195,44 +197,12 @@ def try_lock_file(path: str) -> Iterator[bool]:
     with suppress(OSError):
         fd = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
-        locked = fd < 0 or _lock(fd)
+        locked = fd < 0 or try_lock(fd) is not False
         try:
             yield locked
         finally:
             if fd >= 0 and locked:
-                _unlock(fd)  # closing is not enough: a forked child shares the lock
+                unlock(fd)  # closing is not enough: a forked child shares the lock
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(fd: int) -> bool:
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _unlock(fd: int) -> None:
-        with suppress(OSError):
-            os.lseek(fd, 0, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            return True
-        return True
-
-    def _unlock(fd: int) -> None:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)

@@ -18,13 +18,13 @@ import errno
 import hashlib
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
 from fastshard._util.files import make_directory
+from fastshard._util.processes.locks import is_at, try_lock, unlock
 from fastshard.errors import FormatError
 from fastshard.streaming.codecs.compression import (
     INPUT_BYTES,
@@ -64,12 +64,8 @@ FLAGS = (
 MODE = 0o666  # of new files, less the umask
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.05  # seconds between two looks at a lock
 PATIENCE = 60.0  # seconds without progress of the lock's holder; then we do the work
+IS_WINDOWS = os.name == "nt"
 MAX_NAME = 200  # characters of a file's name in a temporary one
-
-if sys.platform == "win32":
-    fcntl = None
-else:
-    import fcntl
 
 
 class StoredFile(Protocol):
@@ -322,7 +318,7 @@ def store_raw(
             for piece in _check_pieces(pieces(), raw, validate_hash, path):
                 _write_all(fd, piece)
             os.fsync(fd)
-            if fcntl is None:  # Windows renames no open file
+            if IS_WINDOWS:  # which renames no open file
                 os.close(fd)
                 fd = -1
             os.replace(temporary, path)
@@ -394,7 +390,7 @@ def _open_locked(temporary: str) -> int | None:
         Its descriptor. None: it was renamed or removed while it was waited for. -1: it
         cannot be locked, or its holder makes no progress.
     """
-    if fcntl is None:
+    if IS_WINDOWS:
         return -1
     try:
         fd = os.open(temporary, FLAGS, MODE)
@@ -411,7 +407,7 @@ def _open_locked(temporary: str) -> int | None:
                 os.unlink(temporary)
         if not locked:
             return -1
-        keep = _is_at(fd, temporary)
+        keep = is_at(fd, temporary)
         return fd if keep else None
     finally:
         if not keep:
@@ -420,38 +416,23 @@ def _open_locked(temporary: str) -> int | None:
 
 def _wait_for_lock(fd: int) -> bool | None:
     """Lock a file; return False if its holder is stuck, None if there are no locks."""
-    assert fcntl is not None
-    wait, seen, since = SHORTEST_WAIT, -1, time.monotonic()
+    pause, seen, since = SHORTEST_WAIT, -1, time.monotonic()
     while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            nbytes = os.fstat(fd).st_size
-            if nbytes != seen:
-                seen, since = nbytes, time.monotonic()
-            if time.monotonic() - since > PATIENCE:
-                return False
-        except OSError:
-            return None
-        else:
-            return True
-        time.sleep(wait)
-        wait = min(2 * wait, LONGEST_WAIT)
-
-
-def _is_at(fd: int, path: str) -> bool:
-    """Return whether a path is that of an open file."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False
+        locked = try_lock(fd)
+        if locked is not False:
+            return locked
+        nbytes = os.fstat(fd).st_size
+        if nbytes != seen:
+            seen, since = nbytes, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_WAIT)
 
 
 def _close_locked(fd: int) -> None:
     """Unlock and close a file: a forked child may hold a copy of the descriptor."""
     if fd < 0:
         return
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
+    unlock(fd)
     os.close(fd)

@@ -54,7 +54,7 @@ def test_an_interrupted_release_of_the_lock_is_repeated(tmp_path):
     writer = ShardedDatasetWriter(root)
     writer.add_field("a")
     writer.add_sample({"a": np.arange(3)}, "x")
-    interrupt("call", lock._unlock, writer.close)
+    interrupt("call", lock.unlock, writer.close)
     with ShardedDatasetWriter(root) as other:  # closes the one before
         other.add_sample({"a": np.arange(4)}, "y")
     writer.close()
@@ -162,7 +162,7 @@ def check_acknowledged(root, ids):
 def test_a_dropped_writer_releases_the_lock(tmp_path):
     def drop():
         writer = ShardedDatasetWriter(tmp_path / "data")
-        interrupt("call", lock._unlock, writer.close)
+        interrupt("call", lock.unlock, writer.close)
 
     drop()
     gc.collect()

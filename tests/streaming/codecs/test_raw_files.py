@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fastshard._util.processes import locks
 from fastshard.errors import FormatError, MissingLibraryError
 from fastshard.streaming.codecs import raw_files
 from fastshard.streaming.codecs.compression import parse_compression
@@ -457,10 +458,10 @@ def test_a_killed_process_leaves_no_shard(shard):
 
 
 def test_file_systems_without_locks(shard, monkeypatch):
-    def unsupported(fd, how):
+    def unsupported(fd):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(raw_files.fcntl, "flock", unsupported)
+    monkeypatch.setattr(locks, "_lock", unsupported)
     shard.open()
     assert shard.path.read_bytes() == DATA
     assert shard.names() == [shard.path.name, shard.zip_path.name]
@@ -471,7 +472,7 @@ def test_a_holder_that_is_stuck_is_not_waited_for(shard, monkeypatch):
     monkeypatch.setattr(raw_files, "PATIENCE", 0.05)
     temporary = shard.folder / f".{shard.path.name}.tmp"
     with open(temporary, "wb") as file:
-        raw_files.fcntl.flock(file, raw_files.fcntl.LOCK_EX)
+        assert locks.try_lock(file.fileno())
         shard.open()
         assert shard.path.read_bytes() == DATA
         assert temporary.stat().st_size == 0  # is the holder's

@@ -1,0 +1,1 @@
+"""Processes: locks that end with them, their temporary files, workers' lifetimes."""

@@ -1,0 +1,71 @@
+"""Exclusive locks on files; the system drops one when its process ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+
+__all__ = ["CONTENTION", "is_at", "try_lock", "unlock"]
+
+CONTENTION = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # the lock is held
+
+if sys.platform == "win32":
+    import msvcrt
+
+    LOCKED_BYTE = 1 << 30  # past what lock files hold: others must be able to read it
+
+    def _set(fd: int, mode: int) -> None:
+        at = os.lseek(fd, 0, os.SEEK_CUR)
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, mode, 1)
+        finally:
+            os.lseek(fd, at, os.SEEK_SET)
+
+    def _lock(fd: int) -> None:
+        _set(fd, msvcrt.LK_NBLCK)
+
+    def _unlock(fd: int) -> None:
+        _set(fd, msvcrt.LK_UNLCK)
+else:
+    import fcntl
+
+    def _lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def try_lock(fd: int) -> bool | None:
+    """Lock a file without waiting.
+
+    A forked child shares the lock, until both have closed the descriptor or one has
+    unlocked it.
+
+    Returns
+    -------
+    bool or None
+        Whether the lock was acquired; None: the file system has no locks.
+    """
+    try:
+        _lock(fd)
+    except OSError as error:
+        return False if error.errno in CONTENTION else None
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Unlock a file; closing is not enough, for a forked child shares the lock."""
+    with suppress(OSError):
+        _unlock(fd)
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Return whether a path is that of an open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
