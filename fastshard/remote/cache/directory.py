@@ -9,8 +9,13 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from fastshard.remote.cache.disk import GONE, disk_bytes, remove_tree
-from fastshard.remote.cache.entry_files import DamagedEntryError, EntryFiles
+from fastshard.remote.cache.disk import (
+    GONE,
+    disk_bytes,
+    remove_tree,
+    try_lock_file,
+)
+from fastshard.remote.cache.entry_files import DATA, DamagedEntryError, EntryFiles
 from fastshard.remote.cache.version import hash_url, read_version
 
 __all__ = [
@@ -37,7 +42,7 @@ USED = "used"  # an empty file; its mtime is the time of the entry's last use
 HASHED = "hashed"  # the state of an entry's data when its digest was compared
 LOCK = ".lock"  # suffix of a file that is locked while an object is downloaded
 NEW = ".new"  # suffix of a directory that becomes an entry
-PATIENCE_NS = 3600 * 10**9  # age at which an unfinished entry is abandoned
+PATIENCE_NS = 3600 * 10**9  # age of an unfinished entry that may be abandoned
 
 
 class CachedObject(NamedTuple):
@@ -112,12 +117,21 @@ def remove_entries(entries: Iterable[EntryUsage], enough: int | None = None) -> 
 def remove_leftovers(folder: str) -> None:
     """Remove the leftovers of processes that died while making or removing entries."""
     for item in _items(folder):
-        limit_ns = time.time_ns() - PATIENCE_NS
-        is_abandoned = (
-            item.name.endswith((NEW, LOCK)) and mtime_ns(item.path) < limit_ns
-        )
-        if item.name.startswith(".") and (item.name.endswith(GONE) or is_abandoned):
+        if item.name.startswith(".") and item.name.endswith(GONE):
             remove_tree(item.path)
+        elif item.name.startswith(".") and item.name.endswith((NEW, LOCK)):
+            _remove_abandoned(item.path)
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove an unfinished entry, or a lock, that is old and that no process holds."""
+    if mtime_ns(path) >= time.time_ns() - PATIENCE_NS:
+        return
+    with try_lock_file(
+        path if path.endswith(LOCK) else os.path.join(path, DATA)
+    ) as free:
+        if free:
+            remove_tree(path)
 
 
 def survey(folder: str) -> Iterator[EntryUsage]:

@@ -9,7 +9,6 @@ not read again; otherwise they are hashed before their first use.
 from __future__ import annotations
 
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -22,6 +21,8 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import replace_file
+from fastshard._util.processes.locks import try_lock
+from fastshard._util.processes.machine import boot_id
 from fastshard.remote.cache.directory import (
     HASHED,
     NEW,
@@ -46,7 +47,6 @@ __all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "loc
 
 CHUNK = 1 << 20  # bytes that are hashed at a time
 BETWEEN = 0.002  # seconds between two attempts to lock an object
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 TOUCH = 5.0  # seconds between two updates of the time of the last use
 ATTEMPTS = 5  # to name an entry that others name, too
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -195,6 +195,7 @@ class ObjectWriter:
         self._new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=subfolder)
         try:
             self._fd = _create(os.path.join(self._new, DATA))
+            try_lock(self._fd)  # until it is closed: no other process removes it
         except BaseException:
             self.close()
             raise
@@ -393,7 +394,7 @@ def _remember(path: str, identity: Identity) -> None:
 
 def _mark_of(identity: Identity) -> bytes:
     """Return the content of the file beside checked data; empty: nothing is trusted."""
-    boot = _boot_id()
+    boot = boot_id()
     return json.dumps([boot, *identity]).encode() if boot else b""
 
 
@@ -405,16 +406,6 @@ def _read_mark(folder: str) -> bytes | None:
             return file.read(MAX_MARK) or None
     except OSError:
         return None
-
-
-@functools.lru_cache(1)
-def _boot_id() -> str:
-    """Return the name of the machine's last start; "" where there is none."""
-    try:
-        with open(BOOT_ID) as file:
-            return file.read(64).strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _hash_file(path: str) -> bytes:

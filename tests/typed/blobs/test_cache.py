@@ -14,6 +14,7 @@ from fastshard.remote.cache.hashed import (
     ObjectWriter,
     WrongHashError,
     find_hashed,
+    locked,
 )
 from fastshard.remote.cache.store import RangeCache
 
@@ -88,7 +89,7 @@ def test_other_bytes_are_refused(cache, data):
 def test_checked_bytes_are_not_read_again(cache, monkeypatch):
     path = write(cache)
     forget()
-    if not hashed._boot_id():
+    if not hashed.boot_id():
         pytest.skip("the system does not name its last start")
     monkeypatch.setattr(hashed, "_hash_file", lambda _: pytest.fail("read again"))
 
@@ -142,7 +143,7 @@ def test_a_copy_of_a_cache_is_hashed_before_its_first_use(cache, tmp_path, monke
     assert path is not None
     assert hashes == [path]
     assert find_hashed(copied, WANTED) == path
-    assert len(hashes) == (1 if hashed._boot_id() else 2)
+    assert len(hashes) == (1 if hashed.boot_id() else 2)
 
 
 @pytest.mark.parametrize("name", ["data", "object.json", "hashed", "ranges", "used"])
@@ -217,6 +218,29 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     write(cache)
 
     assert not left.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="open files cannot be removed there")
+def test_a_download_of_hours_is_not_removed(cache):
+    with ObjectWriter(cache, WANTED) as writer:
+        writer.write(memoryview(DATA[:500]))
+        for path in [*Path(cache.folder).rglob("*"), Path(cache.folder)]:
+            os.utime(path, (1, 1))
+        clear(cache.folder)
+        writer.write(memoryview(DATA[500:]))
+        assert Path(writer.commit()).read_bytes() == DATA
+
+
+def test_a_lock_that_is_held_for_hours_is_not_removed(cache):
+    path = Path(cache.lock_path(URL))
+    with locked(cache, URL, time.monotonic() + 60, lambda: False):
+        os.utime(path, (1, 1))
+        clear(cache.folder)
+        assert path.exists()
+    path.touch()
+    os.utime(path, (1, 1))
+    clear(cache.folder)
+    assert not path.exists()
 
 
 def test_a_full_disk_names_the_cache(cache, monkeypatch):
