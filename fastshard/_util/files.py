@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
+from fastshard._util.processes.temporaries import create_temporary
+
 __all__ = [
     "AtomicFile",
     "make_directory",
@@ -24,7 +26,8 @@ class AtomicFile:
     """File that is renamed to its path when it is complete.
 
     It is written under a temporary name in the same directory. If it is discarded, or
-    garbage collected before `commit`, it is removed.
+    garbage collected before `commit`, it is removed; if its process is killed, by the
+    next `sweep` of the directory.
 
     Parameters
     ----------
@@ -69,11 +72,7 @@ class AtomicFile:
         self.path = os.path.realpath(path)
         self._overwrite = overwrite
         folder, last = os.path.split(self.path)
-        from tempfile import mkstemp  # late: readers of indexes import this module
-
-        fd, self.temporary = mkstemp(
-            prefix=f".{last[:200]}.", suffix=".tmp", dir=folder
-        )
+        fd, self.temporary = create_temporary(folder, last)
         self.file: BinaryIO = open(fd, "w+b", buffering)  # noqa: SIM115
         self._dropped = weakref.finalize(
             self, _discard, self.file, self.temporary, os.getpid()
@@ -105,11 +104,11 @@ class AtomicFile:
             _copy_mode(self.path, self.file.fileno())
             if self._sync:
                 os.fsync(self.file.fileno())
-            self.file.close()
-            if self._overwrite:
-                os.replace(self.temporary, self.path)
-            else:
-                self._rename(others)
+            with self._closed_file():
+                if self._overwrite:
+                    os.replace(self.temporary, self.path)
+                else:
+                    self._rename(others)
         except BaseException:
             self.discard()
             raise
@@ -117,6 +116,17 @@ class AtomicFile:
         if self._sync_folder:
             sync_directory(os.path.dirname(self.path))
         return self.path
+
+    @contextmanager
+    def _closed_file(self) -> Iterator[None]:
+        """Close the file; hold its lock until it is renamed, so that none sweeps it."""
+        held = -1 if os.name == "nt" else os.dup(self.file.fileno())
+        try:
+            self.file.close()
+            yield
+        finally:
+            if held >= 0:
+                os.close(held)
 
     def _rename(self, others: Iterator[str]) -> None:
         while True:

@@ -10,7 +10,6 @@ import platform
 import random
 import struct
 import tarfile
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fastshard._util.processes.temporaries import temporary_folder
 from fastshard._util.progress import make_bar
 from fastshard._util.terminal import paint, write_line, write_note
 from fastshard.dataset.build_index import build_index
@@ -329,7 +329,7 @@ def run_demo(out: str | None, as_json: bool) -> int:
         Path(out).mkdir(parents=True)
         folder: Any = nullcontext(out)
     else:
-        folder = tempfile.TemporaryDirectory(prefix="fastshard-demo-")
+        folder = temporary_folder("fastshard-demo")
     with folder as name:
         demo = Demo(Path(name))
         with make_bar(None, "demo", unit=" steps") as bar:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.processes.temporaries import sweep
 from fastshard._util.progress import byte_bar
 from fastshard.dataset.paths.listing import Source, list_shards, parse_source
 from fastshard.dataset.tarset import TarSet, common_root, shard_name
@@ -160,9 +161,10 @@ def build_index(
         part = parse_part(part)
     if part is not None:
         paths = paths[part[0] :: part[1]]
-    if folder is not None:
-        for path in paths:
-            os.makedirs(os.path.dirname(job.index_path(path)) or ".", exist_ok=True)
+    for where in {os.path.dirname(job.index_path(path)) for path in paths}:
+        if folder is not None:
+            os.makedirs(where or ".", exist_ok=True)
+        sweep(where or ".")
     made = _build_all(job, paths, threads)
     if format == "fsi" and is_whole:
         made.append(merge_indexes(source, out=out, key=key, **remote))

@@ -17,6 +17,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
 from fastshard._util.files import make_directory, name_full_disk
 from fastshard._util.options import check_option_names
+from fastshard._util.processes.temporaries import sweep_once
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import escape_line
 from fastshard.errors import ClosedError
@@ -164,8 +165,8 @@ class ShardWriter:
 
     An exception inside the ``with`` discards the unfinished shard and keeps finished
     ones. The same holds for a writer that is dropped without `close`, which gives a
-    `ResourceWarning`, and for a killed process, which may also leave a hidden ``.tmp``
-    file. Without samples no shard is written.
+    `ResourceWarning`, and for a killed process; its hidden ``.tmp`` file is removed by
+    the next writer into the folder. Without samples no shard is written.
 
     The same samples give the same bytes: ustar headers without an owner and with a
     fixed time, pax headers only for names that are long or not ASCII and for 8 GiB and
@@ -475,7 +476,9 @@ class ShardWriter:
                     "overwrite=True replaces shards"
                 )
                 raise FileExistsError(errno.EEXIST, reason, name)
-        make_directory(os.path.dirname(path))
+        folder = os.path.dirname(path)
+        make_directory(folder)
+        sweep_once(folder)
         hashed = self._digests is not None
         self._builder = TarBuilder(path, overwrite=self._overwrite, hashed=hashed)
         self._number += 1

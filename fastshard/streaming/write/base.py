@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fastshard._util.files import make_directory, replace_file, sync_directory
+from fastshard._util.processes.temporaries import sweep
 from fastshard.errors import ClosedError
 from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
 from fastshard.streaming.codecs.hashes import HASHES, open_hash
@@ -549,6 +550,7 @@ def _prepare_directory(out: str | os.PathLike[str], exist_ok: bool) -> str:
         )
     local = os.path.expanduser(text)
     if os.path.lexists(local):
+        sweep(local)
         if exist_ok:
             shutil.rmtree(local)
         elif os.listdir(local):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.errors import RemoteError
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.atmosphere.blobs import BlobName, parse_blob_url
@@ -286,7 +286,7 @@ class BlobUpload:
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BlobUpload]:
         """Return where new shards go; upload them at the end."""
-        with tempfile.TemporaryDirectory(prefix="fastshard-") as folder:
+        with temporary_folder("fastshard") as folder:
             self.path = os.path.join(folder, "data-%06d.tar")
             yield self
             for path, blob in zip(self._files, self._blobs, strict=True):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.remote.object_store import StoreClient, stores_for
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import redact, strip_user
@@ -146,7 +146,7 @@ class S3DataStore:
         client = stores_for(settings)
         client.check_store(f"{SCHEME}{self.bucket}/x")
         with (
-            tempfile.TemporaryDirectory(prefix="fastshard-") as temporary,
+            temporary_folder("fastshard") as temporary,
             ThreadPoolExecutor(1, "fastshard-upload") as thread,
         ):
             path = os.path.join(temporary, shard_name(str(uuid4())))

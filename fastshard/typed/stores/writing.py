@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import chain
@@ -18,6 +17,7 @@ from fastshard._core.table.grouping import Grouping
 from fastshard._core.typed.shard import copy_payload
 from fastshard._util.files import AtomicFile, name_full_disk, replace_file
 from fastshard._util.options import check_names
+from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError
@@ -154,7 +154,7 @@ def write_to_store(
         A shard cannot be stored.
     """
     if not hasattr(type(store), "_shard_target"):
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder("fastshard") as folder:
             ds = write_samples(
                 samples,
                 os.path.join(folder, "data-%06d.tar"),
