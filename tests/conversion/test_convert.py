@@ -446,7 +446,7 @@ def test_an_interrupt_leaves_nothing(tmp_path):
     command = [sys.executable, "-c", code, tars, str(tmp_path / "out")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
-    while not any(tmp_path.glob(".out.*/part-*")) and time.monotonic() < deadline:
+    while not any(tmp_path.glob(".out.*/out/part-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -8,6 +8,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,24 @@ def start(*command: object, **options) -> subprocess.Popen:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     words = [sys.executable, *map(str, command)]
     return subprocess.Popen(words, env=environment(), **pipes, **options)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """Wait for a condition of other processes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.01)
+
+
+def processes_with(text: bytes) -> list[str]:
+    """Return the ids of the processes that have a text in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # ended meanwhile, or of another user
+            if text in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 class Terminal:

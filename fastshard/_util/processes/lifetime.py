@@ -1,0 +1,45 @@
+"""End of a worker process with the process that started it, however that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+
+__all__ = ["end_with_parent"]
+
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
+
+def end_with_parent() -> None:
+    """Let this process, one of `multiprocessing`, end when its parent ends."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("not a process of multiprocessing")
+    if sys.platform == "linux":
+        ask_kernel(parent.pid)
+    threading.Thread(target=wait_and_exit, args=(parent,), daemon=True).start()
+
+
+def ask_kernel(parent: int | None) -> None:
+    """Let the kernel kill this process with its parent, whatever it does then.
+
+    Also when another process, which the parent has forked, keeps the pipe open that
+    `wait_and_exit` waits for.
+    """
+    import ctypes
+
+    zero, number = ctypes.c_ulong(0), ctypes.c_ulong(signal.SIGKILL)
+    with suppress(OSError, AttributeError):  # of a C library without it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, zero, zero, zero)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
+def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the end of the parent, of which a pipe tells, and exit."""
+    parent.join()
+    os._exit(1)
