@@ -7,8 +7,11 @@ an interrupt meanwhile is quiet, too.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 from fastshard._util.terminal import UsageError, print_error, write_output
@@ -16,12 +19,48 @@ from fastshard.errors import FastshardError
 
 __all__ = ["main"]
 
-INTERRUPTED = 128 + 2  # as shells report SIGINT
-OUTPUT_CLOSED = 128 + 13  # as shells report SIGPIPE
+SIGNALLED = 128  # and the signal's number, as shells report it
+INTERRUPTED = SIGNALLED + 2  # SIGINT
+OUTPUT_CLOSED = SIGNALLED + 13  # SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
+    with interrupted_by_signals() as received:
+        status = run(argv)
+    return SIGNALLED + received[0] if received else status
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; yield those received.
+
+    Only the first one interrupts: closed terminals send several, and the files are
+    removed meanwhile. A signal that is ignored, as SIGHUP under ``nohup``, or that the
+    calling program handles, is left alone; so are all in a thread.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise KeyboardInterrupt
+
+    taken = []
+    if threading.current_thread() is threading.main_thread():
+        known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+        taken = [n for n in known if n and signal.getsignal(n) == signal.SIG_DFL]
+    try:
+        for number in taken:
+            signal.signal(number, interrupt)
+        yield received
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Run a command; return the exit status that its error has."""
     try:
         try:
             from fastshard.cli.program import run_command

@@ -53,8 +53,10 @@ exit status:
     0  done
     1  a fault in the data; or a file, server or output that failed
     2  wrong usage: options, arguments, or a query that is refused
+  129  terminal closed (SIGHUP)
   130  interrupted
   141  the reader of the output, such as head, has ended
+  143  terminated (SIGTERM)
 
 environment:
   NO_COLOR, FORCE_COLOR   no colours, or colours in pipes too

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,9 @@ import pytest
 import fastshard
 from fastshard._util.terminal import escape_name
 from fastshard.cli import main
+from fastshard.errors import FastshardError
 from support.tars import write_tar
+from support.threads import in_threads
 
 
 def run(*args, stdin=None, **options):
@@ -276,3 +279,62 @@ def test_interrupting_ends_with_130(shard_path, monkeypatch):
 
     monkeypatch.setattr("fastshard.cli.common.open_tar", interrupted)
     assert main(["ls", str(shard_path)]) == 130
+
+
+def send(numbers):
+    """Return a function that sends signals to this process."""
+
+    def send_all(*args, **options):
+        for number in numbers:
+            signal.raise_signal(number)
+        raise FastshardError("the signals did not interrupt")
+
+    return send_all
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_signals_interrupt(shard_path, monkeypatch, capsys, name, status):
+    number = getattr(signal, name)
+    monkeypatch.setattr("fastshard.cli.common.open_tar", send([number]))
+    assert main(["ls", str(shard_path)]) == status
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_second_signal_does_not_disturb_what_the_first_one_began(
+    shard_path, monkeypatch, capsys
+):
+    ended = []
+
+    def clean_up(*args, **options):
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            ended.append(True)
+
+    monkeypatch.setattr("fastshard.cli.common.open_tar", clean_up)
+    assert main(["ls", str(shard_path)]) == 129
+    assert ended
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *args: None])
+def test_ignored_and_handled_signals_stay_so(shard_path, monkeypatch, handler):
+    before = signal.signal(signal.SIGHUP, handler)  # as `nohup` does
+    try:
+        failing = send([signal.SIGHUP])
+        monkeypatch.setattr("fastshard.cli.common.open_tar", failing)
+        assert main(["ls", str(shard_path)]) == 1
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_runs_in_a_thread(shard_path):
+    status = []
+    in_threads(lambda k: status.append(main(["ls", str(shard_path)])), 1)
+    assert status == [0]
