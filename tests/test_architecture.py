@@ -254,6 +254,15 @@ def test_only_one_extension_uses_the_c_api_of_numpy():
     assert users == ["npy.pyx"]
 
 
+def test_processes_are_started_in_one_place():
+    """There they end with their parent: see `tests/conversion/test_workers.py`."""
+    calls = r"subprocess|ProcessPoolExecutor|\.Process\(|\.Pool\(|os\.fork|posix_spawn"
+    starters = [
+        module_of(path) for path in SOURCES if re.search(calls, path.read_text())
+    ]
+    assert starters == ["conversion.workers"]
+
+
 def test_only_headers_know_of_operating_systems():
     for path in SOURCES:
         if path.suffix in (".pyx", ".pxd"):

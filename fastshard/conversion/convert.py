@@ -75,7 +75,8 @@ def convert(
 
     The values are checked first: a value that the format cannot hold is an error
     before a shard is written. Then shards are written to a temporary directory beside
-    `out`, which is renamed when it is complete. Memory does not grow with the sizes
+    `out`, which is renamed when it is complete; one that a killed process left there
+    is removed. Worker processes end with this one, however it ends. Memory does not grow with the sizes
     of shards or samples; of shards that are compressed, each worker holds one.
 
     Images, text, JSON and other bytes are copied as they are stored; nothing is
@@ -131,7 +132,8 @@ def convert(
     ConversionError
         The format cannot hold a column or a sample, which the error names.
     FileExistsError
-        `out` exists, and is not an empty directory.
+        `out` exists, and is not an empty directory, also if another process has made
+        it meanwhile; or it is a mount point.
     ValueError
         An option has none of its values, or the source has no such column.
     FormatError

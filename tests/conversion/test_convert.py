@@ -357,6 +357,24 @@ def test_text_that_is_none_and_json_that_is_none(tmp_path):
         assert digests(tmp_path / f"{field}-tar") == digests(tars)
 
 
+def test_a_link_as_output_is_followed(tars, tmp_path):
+    (tmp_path / "disk/empty").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk/empty")
+    convert(tars, tmp_path / "link", to="mds", columns="cls")
+    assert (tmp_path / "disk/empty/index.json").exists()
+    assert (tmp_path / "link").is_symlink()
+    assert nothing_is_left(tmp_path)
+    assert nothing_is_left(tmp_path / "disk")
+
+
+def test_a_mount_point_as_output_is_refused_first(tars, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "out"))
+    with pytest.raises(FileExistsError, match="mount point.*out"):
+        convert(tars, tmp_path / "out", to="mds")
+    convert(tars, tmp_path / "out/below", to="mds", columns="cls")
+
+
 def test_an_output_that_exists_is_refused(tars, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_bytes(b"")
