@@ -76,8 +76,9 @@ def convert(
     The values are checked first: a value that the format cannot hold is an error
     before a shard is written. Then shards are written to a temporary directory beside
     `out`, which is renamed when it is complete; one that a killed process left there
-    is removed. Worker processes end with this one, however it ends. Memory does not grow with the sizes
-    of shards or samples; of shards that are compressed, each worker holds one.
+    is removed. Worker processes end with this one, however it ends. Memory does not
+    grow with the sizes of shards or samples; of shards that are compressed, each worker
+    holds one.
 
     Images, text, JSON and other bytes are copied as they are stored; nothing is
     unpickled. A tar's field is a column without its suffix: ``image.jpg`` is

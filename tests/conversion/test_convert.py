@@ -370,7 +370,7 @@ def test_a_link_as_output_is_followed(tars, tmp_path):
 def test_a_mount_point_as_output_is_refused_first(tars, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "out"))
-    with pytest.raises(FileExistsError, match="mount point.*out"):
+    with pytest.raises(FileExistsError, match="mount point"):
         convert(tars, tmp_path / "out", to="mds")
     convert(tars, tmp_path / "out/below", to="mds", columns="cls")
 

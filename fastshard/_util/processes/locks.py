@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 from contextlib import suppress
 
-__all__ = ["CONTENTION", "is_at", "try_lock", "unlock"]
+__all__ = [
+    "CONTENTION",
+    "FLOCK",
+    "HAS_RANGES",
+    "is_at",
+    "lock_range",
+    "try_lock",
+    "try_lock_content",
+    "unlock",
+]
 
 CONTENTION = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # the lock is held
+HAS_RANGES = sys.platform == "linux" and sys.maxsize > 1 << 32
+FLOCK = struct.Struct("hhqqixxxx")  # Linux: type, whence, start, length, process
+CONTENT_BYTE = 1 << 62  # locked for `try_lock_content`, past all content
 
 if sys.platform == "win32":
     import msvcrt
@@ -37,6 +50,28 @@ else:
 
     def _unlock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def lock_range(fd: int, kind: int, start: int, end: int) -> None:
+    """Lock or unlock a range of bytes for an open file description, on Linux."""
+    if sys.platform != "linux" or not HAS_RANGES:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    request = FLOCK.pack(kind, os.SEEK_SET, start, end - start, 0)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+
+
+def try_lock_content(fd: int) -> bool | None:
+    """Lock a file that other descriptors read and write, as `try_lock` does.
+
+    On servers of SMB the lock of a whole file would keep them out.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        lock_range(fd, fcntl.F_WRLCK, CONTENT_BYTE, CONTENT_BYTE + 1)
+    except OSError as error:
+        return False if error.errno in CONTENTION else None
+    return True
 
 
 def try_lock(fd: int) -> bool | None:

@@ -2,9 +2,11 @@
 
 A name is ``.NAME.NODE-BOOT-RANDOM.tmp``. A file is locked by its process, a folder by
 its file ``.lock``: the system drops the lock when the process ends, however it ends. So
-an unlocked one, of this machine, is a leftover, and `sweep` removes it. Those of other
-machines are left alone, for locks on a shared file system may be local; so is all on
-file systems without locks, and on Windows, where a locked file cannot be renamed.
+an unlocked one, of this machine and user, is a leftover, and `sweep` removes it.
+
+Those of other machines are left alone, for locks on a shared file system may be local.
+So is all on file systems without locks and on Windows, which renames no open file; on
+systems other than Linux files are, but not folders.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from fastshard._util.processes.locks import is_at, try_lock
+from fastshard._util.processes.locks import is_at, try_lock, try_lock_content
 from fastshard._util.processes.machine import boot_id, node_name
 
 __all__ = ["create_temporary", "sweep", "sweep_once", "temporary_folder"]
@@ -47,7 +51,7 @@ def create_temporary(folder: str, name: str) -> tuple[int, str]:
             fd = os.open(path, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
-        if _hold(fd, path):
+        if _hold(fd, path, try_lock_content):
             return fd, path
         os.close(fd)
 
@@ -77,9 +81,8 @@ def temporary_folder(name: str, parent: str | None = None) -> Iterator[str]:
         os.mkdir(path)
         yield path
     finally:
-        if os.getpid() == owner:
-            _remove_folder(home)
-        os.close(fd)
+        if os.getpid() == owner:  # not in a forked child
+            _remove_folder(home, fd)
 
 
 def sweep_once(folder: str) -> None:
@@ -97,24 +100,31 @@ def sweep(folder: str) -> None:
             found = [entry for entry in entries if _is_of_machine(entry.name)]
     for entry in found:
         with suppress(OSError):
-            _remove_if_dead(entry)
+            _remove_if_dead(entry.path)
 
 
-def _remove_if_dead(entry: os.DirEntry[str]) -> None:
-    is_folder = entry.is_dir(follow_symlinks=False)
-    path = os.path.join(entry.path, LOCK) if is_folder else entry.path
-    if is_folder:
-        with suppress(OSError):
-            os.rmdir(entry.path)  # its process died before it made the lock
-    fd = os.open(path, FLAGS)
-    try:
-        if not try_lock(fd):
-            return
-        if is_folder:
-            _remove_folder(entry.path)
-        else:
-            os.unlink(path)
-    finally:
+def _remove_if_dead(path: str) -> None:
+    status = os.lstat(path)
+    if sys.platform == "win32" or status.st_uid != os.geteuid():
+        return  # another user may replace it meanwhile, in a folder of all users
+    if stat.S_ISDIR(status.st_mode):
+        _remove_folder_if_dead(path)
+    elif stat.S_ISREG(status.st_mode):
+        fd = os.open(path, FLAGS)
+        try:
+            if try_lock_content(fd):
+                os.unlink(path)
+        finally:
+            os.close(fd)
+
+
+def _remove_folder_if_dead(home: str) -> None:
+    with suppress(OSError):
+        os.rmdir(home)  # its process died before it made the lock
+    fd = os.open(os.path.join(home, LOCK), FLAGS)
+    if try_lock(fd):
+        _remove_folder(home, fd)
+    else:
         os.close(fd)
 
 
@@ -131,24 +141,28 @@ def _create_folder(parent: str, name: str) -> tuple[int, str]:
             fd = os.open(lock, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:  # swept before it had its lock
             continue
-        if _hold(fd, lock):
+        if _hold(fd, lock, try_lock):
             return fd, path
         os.close(fd)
 
 
-def _hold(fd: int, path: str) -> bool:
+def _hold(fd: int, path: str, lock: Callable[[int], bool | None]) -> bool:
     """Lock a new file; return False if a sweep was faster."""
-    return not HAS_SWEEP or (try_lock(fd) is not False and is_at(fd, path))
+    return not HAS_SWEEP or (lock(fd) is not False and is_at(fd, path))
 
 
-def _remove_folder(home: str) -> None:
-    """Remove a folder, its lock last: if this is killed, a sweep can go on."""
+def _remove_folder(home: str, fd: int) -> None:
+    """Remove a folder, its lock last: if this is killed, a sweep can go on.
+
+    The lock is closed before: file systems of a network keep open files.
+    """
     import shutil  # late, as `hashlib`: readers of indexes import this module
 
     with suppress(OSError):
         for name in os.listdir(home):
             if name != LOCK:
                 shutil.rmtree(os.path.join(home, name), ignore_errors=True)
+    os.close(fd)
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -16,10 +16,11 @@ import errno
 import os
 import sqlite3
 import stat
-import struct
 import sys
 import time
 from contextlib import suppress
+
+from fastshard._util.processes.locks import FLOCK, HAS_RANGES, lock_range
 
 __all__ = [
     "LOCK_FILE",
@@ -52,16 +53,12 @@ for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
     FLAGS |= getattr(os, _flag, 0)
 
 
-if sys.platform == "linux" and sys.maxsize > 1 << 32:
+if sys.platform == "linux" and HAS_RANGES:
     import fcntl
 
-    FLOCK = struct.Struct("hhqqixxxx")  # type, whence, start, length, process
-
     def _lock(fd: int, kind: int, start: int, end: int) -> None:
-        """Lock or unlock a range of bytes for an open file description."""
         if end > start:
-            request = FLOCK.pack(kind, os.SEEK_SET, start, end - start, 0)
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+            lock_range(fd, kind, start, end)
 
     def _share(fd: int, start: int, end: int) -> None:
         _lock(fd, fcntl.F_RDLCK, start, end)
