@@ -4,14 +4,19 @@ torch sends each tensor in its own shared memory: a file is created, mapped and 
 in by two processes, and its descriptor sent through a socket. The descriptor of a slot
 is sent once. A slot is free when neither process has an array on it, by four counters
 at its start.
+
+The memory of slots is not that of ``/dev/shm``, which containers limit to 64 MB.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, finalize
@@ -20,31 +25,43 @@ from fastshard._core.io.prefetch import Counters
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Slot", "Slots", "open_array"]
+__all__ = ["PeerSlot", "Slot", "Slots"]
 
 HEADER = 64  # bytes before the data: the counters
 ALLOCATED, DROPPED, SENT, RELEASED, RECEIVED = range(5)  # counters
 ALIGNMENT = 64  # bytes
-MAX_SLOTS = 8  # of a worker; further batches are sent as torch does
+MAX_SLOTS = 8  # of a worker that are reused; further batches have slots of their own
+MIN_SIZE = (
+    1 << 20
+)  # bytes of a slot of a batch of unknown size; untouched pages are free
 
 Key = tuple[int, bytes]  # process id, random bytes
-Message = tuple[Key, Any, int]
 
-_received: dict[Key, _PeerSlot] = {}  # until their process ends
+_received: dict[Key, PeerSlot] = {}  # until their process ends
 _checked_at = 0.0  # seconds: the last search for ended processes
 _own: WeakSet[Slot] = WeakSet()  # of this process
 _releases: WeakSet[_Release] = WeakSet()  # of arrays on slots of other processes
 
 
 class Slot:
-    """Shared memory of this process for one batch at a time."""
+    """Shared memory of this process for one batch at a time.
 
-    def __init__(self, size: int) -> None:
+    Parameters
+    ----------
+    size : int
+        Bytes for the arrays of a batch.
+    is_reused : bool
+        Whether it is for several batches, one after the other.
+    """
+
+    def __init__(self, size: int, is_reused: bool = True) -> None:
         import numpy as np
 
         self.key = (os.getpid(), os.urandom(16))
+        self.is_reused = is_reused
         self.size = HEADER + size
         self._fd = os.memfd_create("fastshard", os.MFD_CLOEXEC)
         finalize(self, os.close, self._fd)
@@ -75,12 +92,12 @@ class Slot:
         self._used = HEADER
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
-        """Return an array on the slot, or None if it is full or the array empty."""
+        """Return an array on the slot, or None if it is full."""
         import numpy as np
 
         dtype = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if size == 0 or size > self.size - self._used:
+        size = array_size(shape, dtype)
+        if size > self.size - self._used:
             return None
         array: NDArray[Any] = np.ndarray(shape, dtype, self._memory, self._used)
         self._used = min(self._used + -(-size // ALIGNMENT) * ALIGNMENT, self.size)
@@ -98,11 +115,15 @@ class Slot:
         is_inside = offset >= HEADER and size <= self.size - offset
         return offset if is_inside else None
 
-    def message(self) -> Message:
-        """Return the message for `open_array`; pickle it at once: it counts as sent."""
+    def count_sent(self) -> None:
+        """Count an array as sent; the slot is not free until it is released."""
         self.counters.add(SENT)
-        is_mapped = self.counters[RECEIVED] > 0
-        return self.key, None if is_mapped else DupFd(self._fd), self.size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled once in a batch, however many arrays of the batch refer to it.
+        is_mapped = self.is_reused and self.counters[RECEIVED] > 0
+        duplicate = None if is_mapped else DupFd(self._fd)
+        return _receive, (self.key, duplicate, self.size, self.is_reused)
 
 
 class Slots(threading.local):
@@ -111,13 +132,34 @@ class Slots(threading.local):
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._slots: list[Slot] = []
+        self._batch: list[Slot] | None = None  # of the batch in progress
+        self._wanted = 0  # bytes of the batch in progress
+        self._largest = 0  # bytes: the maximum of earlier batches
+
+    @property
+    def is_open(self) -> bool:
+        """True inside of `batch`."""
+        return self._batch is not None
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Give the arrays that this thread allocates meanwhile the memory of slots."""
+        if self._pid != os.getpid():  # a forked child makes its own
+            self.__init__()  # type: ignore[misc]
+        if self._batch is not None:  # a batch within a batch
+            yield
+            return
+        slot = self.acquire(self._largest) if self._largest else None
+        self._batch = [] if slot is None else [slot]
+        self._wanted = 0
+        try:
+            yield
+        finally:
+            self._batch = None
+            self._largest = max(self._largest, self._wanted)
 
     def acquire(self, size: int) -> Slot | None:
         """Return a free slot for `size` bytes, or None if all are in use."""
-        if not hasattr(os, "memfd_create"):  # not Linux
-            return None
-        if self._pid != os.getpid():  # a forked child makes its own
-            self.__init__()  # type: ignore[misc]
         free = [slot for slot in self._slots if slot.is_free]
         for slot in free:
             if slot.capacity >= size:
@@ -128,15 +170,57 @@ class Slots(threading.local):
                 return None
             self._slots.remove(free[0])  # replace one that is too small
             size = max(size, 2 * free[0].capacity)
-        try:
-            slot = Slot(size)
-        except OSError:  # out of memory or descriptors, or not permitted
-            return None
-        self._slots.append(slot)
+        slot = make_slot(size, is_reused=True)
+        if slot is not None:
+            self._slots.append(slot)
         return slot
 
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
+        """Return an array in a slot of the batch.
 
-class _PeerSlot:
+        None: the array has no bytes or has objects, there is no batch, or the system
+        gives no memory.
+        """
+        import numpy as np
+
+        dtype = np.dtype(dtype)
+        size = array_size(shape, dtype)
+        if self._batch is None or size == 0 or dtype.hasobject:
+            return None
+        self._wanted += size + ALIGNMENT
+        array = self._batch[-1].allocate(shape, dtype) if self._batch else None
+        if array is not None:
+            return array
+        slot = make_slot(max(size, self._largest, 2 * self._wanted, MIN_SIZE))
+        if slot is None:
+            return None
+        self._batch.append(slot)
+        return slot.allocate(shape, dtype)
+
+    def find(self, address: int, size: int) -> Slot | None:
+        """Return the slot of the batch that has some bytes."""
+        for slot in self._batch or ():
+            if slot.offset_of(address, size) is not None:
+                return slot
+        return None
+
+
+def make_slot(size: int, is_reused: bool = False) -> Slot | None:
+    """Return a new slot, or None if the system does not give it."""
+    if not hasattr(os, "memfd_create"):  # not Linux
+        return None
+    try:
+        return Slot(size, is_reused)
+    except OSError:  # out of memory or descriptors, or not permitted
+        return None
+
+
+def array_size(shape: tuple[int, ...], dtype: Any) -> int:
+    """Return the bytes of an array of a NumPy dtype."""
+    return math.prod(map(int, shape)) * int(dtype.itemsize)
+
+
+class PeerSlot:
     """A slot of another process, mapped here."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -144,11 +228,22 @@ class _PeerSlot:
         self.counters = Counters(self.memory, 5)
         self.counters.add(RECEIVED)
 
+    def array(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """Return bytes that the other process wrote, and counted as sent.
+
+        The slot is not used again while they are referenced.
+        """
+        import numpy as np
+
+        array: NDArray[np.uint8] = np.ndarray((size,), np.uint8, self.memory, offset)
+        finalize(array, _Release(self)).atexit = False
+        return array
+
 
 class _Release:
     """Finalizer of an array on a slot of another process: counts it as released."""
 
-    def __init__(self, slot: _PeerSlot) -> None:
+    def __init__(self, slot: PeerSlot) -> None:
         self.slot = slot
         self.owner = os.getpid()
         self.is_lost = False  # never released: a forked child may have the array
@@ -160,32 +255,24 @@ class _Release:
         _drop_dead_slots()
 
 
-def open_array(
-    message: Message, offset: int, shape: tuple[int, ...], dtype: Any
-) -> NDArray[Any]:
-    """Return the array that another process wrote to a slot.
-
-    The slot is not reused while the array is referenced.
-    """
-    import numpy as np
-
-    key, duplicate, size = message
+def _receive(key: Key, duplicate: Any, size: int, is_reused: bool) -> PeerSlot:
+    """Return a slot of another process: the result of unpickling a `Slot`."""
     slot = _received.get(key)
     if duplicate is not None:
         fd = duplicate.detach()
         try:
             if slot is None:
-                _drop_dead_slots(0)
-                slot = _received[key] = _PeerSlot(fd, size)
+                slot = PeerSlot(fd, size)
         finally:
             os.close(fd)
+        if is_reused and key not in _received:
+            _drop_dead_slots(0)
+            _received[key] = slot
     if slot is None:
         raise FastshardError(
             "a worker's batch can be unpickled only in the process that loads batches"
         )
-    array: NDArray[Any] = np.ndarray(shape, dtype, slot.memory, offset)
-    finalize(array, _Release(slot)).atexit = False
-    return array
+    return slot
 
 
 def _before_fork() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +19,12 @@ import torch
 import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
-from fastshard.adapters.slots import ALIGNMENT, Slot, Slots, open_array
+from fastshard.adapters.slots import PeerSlot, Slot, Slots
 from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.iteration import OnError, make_error_handler
+from fastshard.dataset.order.worker import guard_queue, unsent_error
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
     """Collate samples into a batch of tensors: a ``collate_fn``.
 
     As `fastshard.collate`, with tensors in place of arrays. In a worker process they
-    are in shared memory, which is reused when they are no longer referenced. (As for
+    are in shared memory, which is reused when they are no longer referenced. On Linux
+    it is not limited by the size of ``/dev/shm``. (As for
     every tensor that torch moves: NumPy arrays on one do not follow it when it is sent
     to a third process or `share_memory_()` is called; copy them.)
 
@@ -112,7 +113,8 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
     RaggedError
         Samples are ragged, with ``"error"``.
     FastshardError
-        Samples have different fields, or a field has a dtype that torch lacks.
+        Samples have different fields, a field has a dtype that torch lacks, or a worker
+        process gets no shared memory.
     ValueError
         There are no samples.
 
@@ -151,20 +153,14 @@ class TensorCollation(Collation):
     """
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        in_worker = torch.utils.data.get_worker_info() is not None
-        if not in_worker or self.out is not None:
+        if torch.utils.data.get_worker_info() is None:
             return super().__call__(samples)
-        _memory.wanted = 0
-        if _memory.largest:
-            _memory.slot = _slots.acquire(_memory.largest)
-        try:
+        guard_queue()
+        with _slots.batch():
             return super().__call__(samples)
-        finally:
-            _memory.slot = None
-            _memory.largest = max(_memory.largest, _memory.wanted)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Return memory for a stack; in a worker process, shared if there is room.
+        """Return memory for a stack; in a worker process, shared with the loader's.
 
         Parameters
         ----------
@@ -184,10 +180,9 @@ class TensorCollation(Collation):
         >>> TensorCollation().allocate((2, 3), "f4").shape
         (2, 3)
         """
-        shared = None if _memory.slot is None else _memory.slot.allocate(shape, dtype)
-        memory = super().allocate(shape, dtype) if shared is None else shared
-        _memory.wanted += memory.nbytes + ALIGNMENT
-        return memory
+        # Arrays of `out` are overwritten while a worker sends them: copies are sent.
+        shared = None if self.out is not None else _slots.allocate(shape, dtype)
+        return super().allocate(shape, dtype) if shared is None else shared
 
     def wrap_stack(self, stack: NDArray[Any]) -> torch.Tensor:
         """Return the batch's tensor for a stack.
@@ -195,17 +190,17 @@ class TensorCollation(Collation):
         Parameters
         ----------
         stack : ndarray
-            Memory that `allocate` returned.
+            Memory that `allocate` returned, or of `out`.
 
         Returns
         -------
         torch.Tensor
-            On the same memory.
+            On the same memory; a copy if it is of `out`, in a worker process.
 
         Raises
         ------
         FastshardError
-            torch does not support the dtype.
+            torch does not support the dtype, or there is no shared memory.
 
         Examples
         --------
@@ -213,13 +208,7 @@ class TensorCollation(Collation):
         >>> TensorCollation().wrap_stack(np.zeros(2))
         tensor([0., 0.], dtype=torch.float64)
         """
-        tensor = to_tensor(stack)
-        slot = _memory.slot
-        if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
-            return tensor
-        sent: Any = tensor.as_subclass(SlotTensor)
-        sent.slot = slot
-        return sent  # type: ignore[no-any-return]
+        return share(to_tensor(stack))
 
     def wrap_ragged(self, arrays: list[NDArray[Any]]) -> list[Any]:
         """Return the batch's tensors for ragged arrays.
@@ -237,7 +226,7 @@ class TensorCollation(Collation):
         Raises
         ------
         FastshardError
-            torch does not support a dtype.
+            torch does not support a dtype, or there is no shared memory.
 
         Examples
         --------
@@ -245,7 +234,38 @@ class TensorCollation(Collation):
         >>> TensorCollation().wrap_ragged([np.zeros(1), np.zeros(2)])
         [tensor([0.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64)]
         """
-        return [to_tensor(array.copy()) for array in arrays]
+        copies = [self.allocate(array.shape, array.dtype) for array in arrays]
+        for copied, array in zip(copies, arrays, strict=True):
+            copied[...] = array
+        return list(map(self.wrap_stack, copies))
+
+    def wrap_tensors(self, tensors: list[Any]) -> Any:
+        """Return the batch's value for tensors: a stack, or a list of ragged ones.
+
+        Parameters
+        ----------
+        tensors : list of torch.Tensor
+            Of one field.
+
+        Returns
+        -------
+        torch.Tensor, or list of them
+
+        Raises
+        ------
+        FastshardError
+            There is no shared memory.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import TensorCollation
+        >>> TensorCollation().wrap_tensors([torch.zeros(2)] * 3).shape
+        torch.Size([3, 2])
+        """
+        found = super().wrap_tensors(tensors)
+        if isinstance(found, torch.Tensor):
+            return share(found)
+        return list(map(share, found))
 
 
 class SlotTensor(torch.Tensor):
@@ -269,6 +289,38 @@ class SlotTensor(torch.Tensor):
         return copy.deepcopy(self.plain, memo)
 
 
+def share(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a batch in shared memory, if a worker process collates it.
+
+    torch would share it only in the thread that sends batches: if that fails, it drops
+    the batch.
+    """
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    is_here = is_plain and tensor.device.type == "cpu" and not tensor.requires_grad
+    if not _slots.is_open or not is_here:
+        return tensor
+    slot = _slots.find(tensor.data_ptr(), tensor.nbytes)
+    if slot is None or not tensor.is_contiguous():
+        memory = _slots.allocate((tensor.nbytes,), np.uint8)
+        if memory is None:
+            return _share_by_torch(tensor)
+        copied = torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)
+        tensor = copied.copy_(tensor)
+        slot = _slots.find(tensor.data_ptr(), tensor.nbytes)
+    sent: Any = tensor.as_subclass(SlotTensor)
+    sent.slot = slot
+    return sent  # type: ignore[no-any-return]
+
+
+def _share_by_torch(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.nbytes == 0:
+        return tensor
+    try:
+        return tensor.share_memory_()
+    except (RuntimeError, OSError) as error:
+        raise unsent_error(error) from error
+
+
 def _reduce_slot_tensor(tensor: SlotTensor) -> tuple[Any, ...]:
     """Reduce a tensor for another process, to its offset in the slot."""
     plain = tensor.plain
@@ -278,28 +330,18 @@ def _reduce_slot_tensor(tensor: SlotTensor) -> tuple[Any, ...]:
         offset = slot.offset_of(plain.data_ptr(), plain.nbytes)
     if slot is None or offset is None:
         return reduce_tensor(plain)  # type: ignore[no-any-return]
-    kind = plain.numpy().dtype
-    return _open_tensor, (slot.message(), offset, tuple(plain.shape), kind)
+    slot.count_sent()
+    return _open_tensor, (slot, offset, plain.dtype, tuple(plain.shape))
 
 
 def _open_tensor(
-    message: Any, offset: int, shape: tuple[int, ...], dtype: Any
+    slot: PeerSlot, offset: int, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> torch.Tensor:
-    return torch.from_numpy(open_array(message, offset, shape, dtype))
+    stored = slot.array(offset, math.prod(shape) * dtype.itemsize)
+    return torch.from_numpy(stored).view(dtype).view(shape)
 
 
 ForkingPickler.register(SlotTensor, _reduce_slot_tensor)
-
-
-class _BatchMemory(threading.local):
-    """The shared memory of the batch that a thread collates."""
-
-    slot: Slot | None = None  # of the batch in progress in this thread
-    wanted = 0  # bytes of the batch in progress
-    largest = 0  # bytes: the maximum of earlier batches
-
-
-_memory = _BatchMemory()
 _slots = Slots()
 
 

@@ -44,7 +44,7 @@ from fastshard.dataset.order.state import (
     resume_plan,
     resume_worker,
 )
-from fastshard.dataset.order.worker import current_worker, guard_collation
+from fastshard.dataset.order.worker import current_worker, guard_collation, guard_queue
 from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.torch_base import Dataset as TorchDataset
 
@@ -228,6 +228,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def __getitems__(self, positions: Iterable[int]) -> list[T_co]:
         """Do what `get_many` does; torch's DataLoader fetches batches by this name."""
         guard_collation()
+        guard_queue()
         return self.get_many(positions)
 
     @check_option_names("shuffle", notes=SHUFFLE_NOTES)
@@ -908,6 +909,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return this process's share of the samples, in chunks, after a state."""
+        guard_queue()
         found = current_worker()
         if found is None:
             return self if state is None else self.resume(state)

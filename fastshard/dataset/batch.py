@@ -249,8 +249,8 @@ def collate(
 class Collation:
     """A ``collate_fn`` with options; see `collate`.
 
-    Subclasses choose the memory and the type of stacks: `allocate`, `wrap_stack` and
-    `wrap_ragged`.
+    Subclasses choose the memory and the type of stacks: `allocate`, `wrap_stack`,
+    `wrap_ragged` and `wrap_tensors`.
     """
 
     buffers: BufferSet | None = None  # memory of stacks, in a loader
@@ -344,6 +344,13 @@ class Collation:
     def wrap_ragged(self, arrays: list[NDArray[Any]]) -> list[Any]:
         """Return the batch's value for ragged arrays."""
         return arrays
+
+    def wrap_tensors(self, tensors: list[Any]) -> Any:
+        """Return the batch's value for tensors of torch: a stack, or the list."""
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        is_ragged = len({tuple(tensor.shape) for tensor in tensors}) > 1
+        return tensors if is_ragged else torch.stack(tensors)
 
     def _collate(self, samples: list[Any], prefix: str) -> Any:
         """Collate samples or values; `prefix` precedes the fields' names in `out`."""
@@ -619,10 +626,7 @@ class Collation:
                 is_named = hasattr(first, "_fields")
                 return type(first)(*parts) if is_named else tuple(parts)
         elif hasattr(first, "__torch_function__") and len(kinds) == 1:
-            import torch  # type: ignore[import-not-found, unused-ignore]
-
-            if len({tuple(value.shape) for value in values}) == 1:
-                return torch.stack(values)
+            return self.wrap_tensors(values)
         return values
 
     def _stack_or_pad(

@@ -443,7 +443,6 @@ def test_slots_are_free_when_neither_side_needs_them():
     slot = pool.acquire(1000)
     array = slot.allocate((10,), "f4")
     assert slot.allocate((1000,), "f4") is None
-    assert slot.allocate((0,), "f4") is None
     other = slot.allocate((3, 3), "u1")
     assert not slot.is_free
     array[:] = range(10)
@@ -457,9 +456,10 @@ def test_slots_are_free_when_neither_side_needs_them():
     assert pool.acquire(1000) is slot
     array = slot.allocate((10,), "f4")
     array[:] = range(10)
-    key, duplicate, size = slot.message()
+    slot.count_sent()
+    receive, (key, duplicate, *given) = slot.__reduce__()
     assert duplicate is not None
-    got = slots.open_array((key, _Descriptor(slot._fd), size), offset, (10,), "f4")
+    got = receive(key, _Descriptor(slot._fd), *given).array(offset, 40).view("f4")
     del array
     assert not slot.is_free
     assert got.tolist() == list(range(10))
@@ -468,12 +468,42 @@ def test_slots_are_free_when_neither_side_needs_them():
     assert not slot.is_free
     del part
     assert slot.is_free
-    assert slot.message()[1] is None  # the peer has the descriptor
+    assert slot.__reduce__()[1][1] is None  # the peer has the descriptor
     busy = [pool.acquire(10) for _ in range(20)]
     for taken in busy[:7]:
         taken.counters.add(slots.SENT)
     assert pool.acquire(10) is not None or len(pool._slots) == slots.MAX_SLOTS
     slots._received.pop(key)
+
+
+def test_a_batch_that_no_slot_has_room_for_takes_new_ones():
+    from fastshard.adapters import slots
+
+    pool = slots.Slots()
+    assert pool.allocate((10,), "f4") is None  # outside of a batch
+    for _ in range(2):
+        with pool.batch():
+            first = pool.allocate((10,), "f4")
+            large = pool.allocate((1 << 20,), "f4")
+            assert pool.allocate((0,), "f4") is None
+            assert pool.allocate((2,), object) is None
+            address = large.__array_interface__["data"][0]
+            slot = pool.find(address, large.nbytes)
+            assert slot.offset_of(address, large.nbytes) is not None
+            with pool.batch():  # of a decoder that collates
+                assert pool.allocate((1,), "f4") is not None
+            assert pool.is_open
+        assert not pool.is_open
+    assert slot.is_reused  # of the size of the first batch
+    slot.counters.add(slots.RECEIVED)
+    assert slot.__reduce__()[1][1] is None
+    del first, large
+    own = slots.make_slot(100)
+    receive, (key, duplicate, *given) = own.__reduce__()
+    peer = receive(key, _Descriptor(own._fd), *given)
+    assert key not in slots._received and duplicate is not None
+    assert own.__reduce__()[1][1] is not None  # the peer does not keep it
+    del peer
 
 
 class _Descriptor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from typing import Any
 
 from fastshard._core.dataset.shard import SampleBase
@@ -18,7 +19,7 @@ from fastshard.dataset.batch import (
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 
-__all__ = ["current_worker", "guard_collation"]
+__all__ = ["current_worker", "guard_collation", "guard_queue", "unsent_error"]
 
 COLLATE = "torch.utils.data._utils.collate"
 ADVICE = (
@@ -28,6 +29,12 @@ ADVICE = (
 )
 COLLATED = tuple(DECODERS[name] for name in ("npy", "cls", "txt", "jpg"))
 MAX_FIELDS = 4  # in a hint
+UNSENT = (
+    "a worker process of the DataLoader cannot send a batch: {}. Shared memory "
+    "(/dev/shm) or open files may be limited: raise the limit (docker run "
+    "--shm-size=8g, ulimit -n), use fewer workers or none (num_workers=0), or "
+    "ds.loader(), whose threads send nothing"
+)
 
 
 class _ImageType(type):
@@ -65,6 +72,42 @@ def current_worker() -> tuple[int, int] | None:
     if info is None or not isinstance(info.dataset, data.IterableDataset):
         return None
     return info.id, info.num_workers
+
+
+def unsent_error(error: BaseException) -> FastshardError:
+    """Return the error of a batch that a worker process cannot send."""
+    return FastshardError(UNSENT.format(str(error).partition("\n")[0]))
+
+
+def guard_queue() -> None:
+    """Let a torch worker process send an error in place of a batch that it cannot send.
+
+    A thread of the queue pickles batches, and moves tensors to shared memory. If that
+    fails, it prints the error and drops the batch: the loader waits for it for ever, or
+    an iterable dataset ends without it.
+    """
+    data = sys.modules.get("torch.utils.data")
+    if data is None or data.get_worker_info() is None:
+        return
+    from multiprocessing.queues import Queue
+
+    hooks: Any = Queue  # of this process: it has those of the loader only
+    hooks._on_queue_feeder_error = _send_error
+
+
+def _send_error(queue: Any, error: BaseException, item: Any) -> None:
+    """Put an error in the place of a batch; called in the queue's thread."""
+    if not isinstance(item, tuple) or len(item) != 2:  # bytes: the pipe is closed
+        traceback.print_exception(error)
+        return
+    failure = unsent_error(error)
+    failure.__cause__ = error
+    wrap: Any = sys.modules["torch._utils"]
+    number = sys.modules["torch.utils.data"].get_worker_info().id
+    where = f"in DataLoader worker process {number}"
+    wrapped = wrap.ExceptionWrapper((FastshardError, failure, None), where)
+    queue._sem.acquire()  # as `put` does, but first in line: before the end of the data
+    queue._buffer.appendleft((item[0], wrapped))
 
 
 def guard_collation() -> None:
