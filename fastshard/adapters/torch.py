@@ -24,7 +24,7 @@ from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.iteration import OnError, make_error_handler
-from fastshard.dataset.order.worker import guard_queue, unsent_error
+from fastshard.dataset.order.worker import guard_queues, unsent_error
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -155,7 +155,6 @@ class TensorCollation(Collation):
     def __call__(self, samples: Sequence[Any]) -> Any:
         if torch.utils.data.get_worker_info() is None:
             return super().__call__(samples)
-        guard_queue()
         with _slots.batch():
             return super().__call__(samples)
 
@@ -342,6 +341,7 @@ def _open_tensor(
 
 
 ForkingPickler.register(SlotTensor, _reduce_slot_tensor)
+guard_queues()
 _slots = Slots()
 
 

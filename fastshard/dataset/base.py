@@ -36,6 +36,7 @@ from fastshard.dataset.order.plan import (
     order_digest,
     split_sizes,
 )
+from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.selection import select_positions
 from fastshard.dataset.order.state import (
     Identity,
@@ -179,6 +180,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""
         return True
+
+    @property
+    def _is_share(self) -> bool:
+        """True if other ranks have samples that this dataset was divided from."""
+        return self._plan.is_share
 
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
@@ -909,6 +915,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return this process's share of the samples, in chunks, after a state."""
+        if self._is_share:
+            warn_of_samplers()
         guard_queue()
         found = current_worker()
         if found is None:

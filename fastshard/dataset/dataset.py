@@ -46,6 +46,7 @@ from fastshard.dataset.images import (
 )
 from fastshard.dataset.iteration import ErrorHandler, T_co
 from fastshard.dataset.order.plan import Plan, check_seed
+from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.selection import (
     RAISE,
     apply_mask,
@@ -232,6 +233,8 @@ class Dataset(BaseDataset[T_co]):
         >>> len(ds), len(ds[10:20])
         (100, 10)
         """
+        if self._is_share:
+            warn_of_samplers()
         self._prepare()
         return self._count
 

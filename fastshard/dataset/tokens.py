@@ -336,6 +336,10 @@ class TokenDataset(GatheredDataset[T_co]):
         return self._documents.windows()[1]
 
     @property
+    def _is_share(self) -> bool:
+        return self._plan.is_share or self._documents.plan.is_share
+
+    @property
     def _is_remote(self) -> bool:
         return not self._documents.shards.is_local
 

@@ -501,7 +501,8 @@ def test_a_batch_that_no_slot_has_room_for_takes_new_ones():
     own = slots.make_slot(100)
     receive, (key, duplicate, *given) = own.__reduce__()
     peer = receive(key, _Descriptor(own._fd), *given)
-    assert key not in slots._received and duplicate is not None
+    assert key not in slots._received
+    assert duplicate is not None
     assert own.__reduce__()[1][1] is not None  # the peer does not keep it
     del peer
 

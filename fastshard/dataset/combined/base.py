@@ -28,6 +28,7 @@ from fastshard.dataset.iteration import (
     T_co,
 )
 from fastshard.dataset.order.plan import Plan, order_digest
+from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.state import Identity
 from fastshard.errors import FastshardError
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
@@ -161,7 +162,17 @@ class CombinedDataset(BaseDataset[T_co]):
     def _parts_at(self, epoch: int) -> Sequence[BaseDataset[Any]]:
         return [part._at_epoch(epoch) for part in self._parts()]
 
+    @property
+    def _is_share(self) -> bool:
+        return self._plan.is_share or any(part._is_share for part in self._parts())
+
     def __len__(self) -> int:
+        if self._is_share:
+            warn_of_samplers()
+        return self._size()
+
+    def _size(self) -> int:
+        """Return the number of items; sets the order."""
         if self._count is None:
             total = self._total()
             self._cached_order = order = self._plan.order(total)
@@ -169,7 +180,7 @@ class CombinedDataset(BaseDataset[T_co]):
         return self._count
 
     def _order(self) -> Order | None:
-        len(self)
+        self._size()
         return self._cached_order
 
     @overload
@@ -231,13 +242,13 @@ class CombinedDataset(BaseDataset[T_co]):
         >>> [sample.key for sample in fastshard.mix([ds, ds]).get_many([0, -1])]
         ['0000...', '0000...']
         """
-        numbers = range(len(self))
+        numbers = range(self._size())
         resolved = [numbers[i] for i in positions]  # counted from the start
         items = self._read(self._base_positions(resolved))
         return self._map_items(items, resolved) if self._stages else items
 
     def _base_positions(self, positions: list[int]) -> list[int]:
-        len(self)  # sets the order
+        self._size()
         order = self._cached_order
         return positions if order is None else [order[i] for i in positions]
 

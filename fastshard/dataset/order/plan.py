@@ -82,6 +82,8 @@ class Plan(NamedTuple):
         Number of unreadable samples before `start`.
     selected_epoch : int or None
         The epoch of a shuffle before `base` was selected.
+    selected_share : bool
+        True if `base` was selected from a rank's share.
     """
 
     base: Order | None = None
@@ -91,12 +93,19 @@ class Plan(NamedTuple):
     worker: Worker | None = None
     skipped: int = 0
     selected_epoch: int | None = None
+    selected_share: bool = False
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the last shuffle, also of one before a selection; or None."""
         shuffling = self.shuffling
         return self.selected_epoch if shuffling is None else shuffling.epoch
+
+    @property
+    def is_share(self) -> bool:
+        """True for one of several ranks' shares, or a selection from it."""
+        is_split = self.split is not None and self.split.world_size > 1
+        return is_split or self.selected_share
 
     def size(self, total: int) -> int:
         """Return the number of samples in the epoch, of all ranks."""
@@ -173,11 +182,15 @@ class Plan(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """True without shuffle, share or split: a selection, or all positions."""
-        return self == Plan(self.base, selected_epoch=self.selected_epoch)
+        return self == Plan(
+            self.base,
+            selected_epoch=self.selected_epoch,
+            selected_share=self.selected_share,
+        )
 
     def select(self, base: Order | None) -> Plan:
         """Return the plan of some positions that were selected from this one."""
-        return Plan(base, selected_epoch=self.epoch)
+        return Plan(base, selected_epoch=self.epoch, selected_share=self.is_share)
 
 
 def compose(*orders: Order | None) -> Order | None:

@@ -19,7 +19,13 @@ from fastshard.dataset.batch import (
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 
-__all__ = ["current_worker", "guard_collation", "guard_queue", "unsent_error"]
+__all__ = [
+    "current_worker",
+    "guard_collation",
+    "guard_queue",
+    "guard_queues",
+    "unsent_error",
+]
 
 COLLATE = "torch.utils.data._utils.collate"
 ADVICE = (
@@ -80,34 +86,49 @@ def unsent_error(error: BaseException) -> FastshardError:
 
 
 def guard_queue() -> None:
-    """Let a torch worker process send an error in place of a batch that it cannot send.
+    """Guard the queue of a torch worker process; see `guard_queues`."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        guard_queues()
+
+
+def guard_queues() -> None:
+    """Let torch workers send an error in place of a batch that they cannot send.
 
     A thread of the queue pickles batches, and moves tensors to shared memory. If that
     fails, it prints the error and drops the batch: the loader waits for it for ever, or
-    an iterable dataset ends without it.
+    an iterable dataset ends without it. To be called before a worker sends anything.
     """
-    data = sys.modules.get("torch.utils.data")
-    if data is None or data.get_worker_info() is None:
-        return
     from multiprocessing.queues import Queue
 
-    hooks: Any = Queue  # of this process: it has those of the loader only
+    hooks: Any = Queue
     hooks._on_queue_feeder_error = _send_error
 
 
 def _send_error(queue: Any, error: BaseException, item: Any) -> None:
     """Put an error in the place of a batch; called in the queue's thread."""
-    if not isinstance(item, tuple) or len(item) != 2:  # bytes: the pipe is closed
+    data = sys.modules.get("torch.utils.data")
+    worker = None if data is None else data.get_worker_info()
+    # Of another program, or bytes, of which the pipe is closed: as the queue does.
+    if worker is None or not isinstance(item, tuple) or len(item) != 2:
         traceback.print_exception(error)
         return
     failure = unsent_error(error)
     failure.__cause__ = error
-    wrap: Any = sys.modules["torch._utils"]
-    number = sys.modules["torch.utils.data"].get_worker_info().id
-    where = f"in DataLoader worker process {number}"
-    wrapped = wrap.ExceptionWrapper((FastshardError, failure, None), where)
+    wrap: Any = sys.modules["torch._utils"].ExceptionWrapper
+    place = f"in DataLoader worker process {worker.id}"
+    wrapped = wrap((FastshardError, failure, None), place)
+    task, batch = item
+    if "torchdata.stateful_dataloader" in sys.modules and _has_state(batch, worker.id):
+        wrapped = wrapped, worker.id, None
     queue._sem.acquire()  # as `put` does, but first in line: before the end of the data
-    queue._buffer.appendleft((item[0], wrapped))
+    queue._buffer.appendleft((task, wrapped))
+
+
+def _has_state(batch: Any, worker: int) -> bool:
+    """Return whether torchdata's loader added the worker's number and a state."""
+    is_triple = isinstance(batch, tuple) and len(batch) == 3
+    return is_triple and type(batch[1]) is int and batch[1] == worker
 
 
 def guard_collation() -> None:
