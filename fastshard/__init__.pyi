@@ -66,6 +66,7 @@ from fastshard.errors import StaleIndexError as StaleIndexError
 from fastshard.errors import StaleIndexWarning as StaleIndexWarning
 from fastshard.errors import StaleShardError as StaleShardError
 from fastshard.errors import StateError as StateError
+from fastshard.errors import UnclosedWriterWarning as UnclosedWriterWarning
 from fastshard.errors import WriterLockedError as WriterLockedError
 from fastshard.errors import XrpcError as XrpcError
 from fastshard.formats.field_info import FieldInfo as FieldInfo
@@ -135,6 +136,7 @@ __all__ = [
     "StaleShardError",
     "StateError",
     "TarShard",
+    "UnclosedWriterWarning",
     "WriterLockedError",
     "XrpcError",
     "Zip",

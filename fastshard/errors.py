@@ -65,6 +65,7 @@ __all__ = [
     "StaleIndexWarning",
     "StaleShardError",
     "StateError",
+    "UnclosedWriterWarning",
     "WriterLockedError",
     "XrpcError",
 ]
@@ -847,6 +848,10 @@ class WriterLockedError(FastshardError, BlockingIOError):
 
 class StaleIndexWarning(UserWarning):
     """An index is stale, broken or outdated; if necessary the shard is scanned."""
+
+
+class UnclosedWriterWarning(UserWarning):
+    """A writer was dropped or ended without `close`, and samples are not stored."""
 
 
 class CacheWarning(UserWarning):

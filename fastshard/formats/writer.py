@@ -7,7 +7,6 @@ import operator
 import os
 import re
 import string
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -20,6 +19,7 @@ from fastshard._util.options import check_option_names
 from fastshard._util.processes.temporaries import sweep_once
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import escape_line
+from fastshard._util.writing.unclosed import Loss, report_dropped, report_ended, watch
 from fastshard.errors import ClosedError
 from fastshard.formats.encoders import encode
 from fastshard.formats.names import check_field, check_key, check_name, is_reserved
@@ -164,9 +164,10 @@ class ShardWriter:
     scanned when it is opened.
 
     An exception inside the ``with`` discards the unfinished shard and keeps finished
-    ones. The same holds for a writer that is dropped without `close`, which gives a
-    `ResourceWarning`, and for a killed process; its hidden ``.tmp`` file is removed by
-    the next writer into the folder. Without samples no shard is written.
+    ones. The same holds for a writer that is dropped, or open at exit, without `close`:
+    an `UnclosedWriterWarning` says how many samples are not stored. It holds for a
+    killed process, too; its hidden ``.tmp`` file is removed by the next writer into the
+    folder. Without samples no shard is written.
 
     The same samples give the same bytes: ustar headers without an owner and with a
     fixed time, pax headers only for names that are long or not ASCII and for 8 GiB and
@@ -274,6 +275,7 @@ class ShardWriter:
         self._finished = 0
         self._check_index()
         self._closed = False
+        watch(self)
 
     @property
     def shards(self) -> list[str]:
@@ -378,18 +380,21 @@ class ShardWriter:
     ) -> None:
         if exc_type is None:
             self.close()
-        else:
+            return
+        try:
+            report_ended(self, exc_type)
+        finally:
             self._abandon()
 
     def __del__(self) -> None:
-        builder = getattr(self, "_builder", None)
-        if builder is not None:  # its temporary file is removed with it
-            warnings.warn(
-                f"{builder.path}: a writer was dropped without close(), and "
-                f"{builder.count:,} samples with it",
-                ResourceWarning,
-                stacklevel=2,
-            )
+        report_dropped(self)
+
+    def _find_loss(self) -> Loss:
+        """Return the samples of the unfinished shard, which ends with the writer."""
+        builder = self._builder
+        if builder is None:
+            return Loss("ShardWriter", str(self._pattern), 0)
+        return Loss("ShardWriter", builder.path, builder.count)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

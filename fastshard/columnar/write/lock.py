@@ -7,7 +7,6 @@ its copies of the parent's writers are disabled.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from fastshard._core.dataset.npy import keep_for_ever
 from fastshard._util.processes.locks import CONTENTION, try_lock, unlock
+from fastshard._util.writing.unclosed import ExitCall
 from fastshard.errors import WriterLockedError
 
 __all__ = [
@@ -204,6 +204,7 @@ def find_writer(root: str) -> OpenWriter | None:
 def register(root: str, writer: OpenWriter) -> None:
     """Add the writer of a dataset; the registry does not keep it alive."""
     _writers[_identify(root)] = writer
+    _exit_call.arm()
 
 
 def unregister(writer: OpenWriter) -> None:
@@ -225,7 +226,7 @@ def _identify(root: str) -> tuple[int, int]:
 
 
 def _close_all() -> None:
-    """Close all writers at exit; report errors, so that each is closed."""
+    """Close all writers at exit; report interrupts, so that each is closed."""
     for writer in list_writers():
         try:
             writer.close_dropped()
@@ -233,7 +234,7 @@ def _close_all() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
 
 
-atexit.register(_close_all)
+_exit_call = ExitCall(_close_all)
 
 
 def _disable_in_child() -> None:

@@ -62,6 +62,8 @@ class PendingRows:
     is_full : bool
         Whether `write` is due before the next row: those that waited when a row was
         accepted last make a whole statement.
+    unflushed : int
+        Samples added or updated since the last commit, those that wait included.
     """
 
     def __init__(self, conn: sqlite3.Connection, mutex: threading.RLock) -> None:
@@ -74,6 +76,7 @@ class PendingRows:
         self._values: list[object] = []  # of these rows
         self._enabled = True
         self.is_full = False
+        self.unflushed = 0
 
     def disable(self) -> None:
         """Let no more rows wait: there is a cursor that does not call `settle`."""
@@ -133,6 +136,7 @@ class PendingRows:
             self._last_id = None
             self._singles = 0
             self._values.clear()
+            self.unflushed = 0
 
     def write(self) -> None:
         """Write the rows that wait.

@@ -78,6 +78,7 @@ class RowWriter:
             if not self._insert_now(insert, row, arrays):
                 return False
             pending.note_single(sample_id)
+        pending.unflushed += 1
         if largest >= WRITE_BYTES:
             self._write_buffers(arrays)
         return True
@@ -149,6 +150,7 @@ class RowWriter:
         if not self._cursor.rowcount:
             self._drop_last(arrays)
             return False
+        self._pending.unflushed += 1
         if largest >= WRITE_BYTES:
             self._write_buffers(arrays)
         return True

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from fastshard._util.files import make_directory, sync_directory
+from fastshard._util.writing.unclosed import Loss, warn_of
 from fastshard.columnar.connection import file_size
 from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.layout.shard_limit import ShardLimits
@@ -302,18 +303,26 @@ class WriterSession:
                 self._end(CLOSED)
 
     def close_dropped(self) -> None:
-        """Close a session that was dropped without `close`, and warn of it."""
+        """Close a session that was dropped without `close`, and warn of it.
+
+        Its samples are stored: each is there completely. Those that cannot be stored
+        are the loss.
+        """
+        count = self.pending.unflushed
         try:
             self.close()
+        except (OSError, FastshardError, sqlite3.Error) as error:
+            if not count:
+                raise
+            reason = str(error.__cause__ or error)
+            warn_of(Loss("ShardedDatasetWriter", self.home, count, note=reason))
+        else:
+            reason = f"the writer of {self.root} was dropped without close()"
+            warnings.warn(reason, ResourceWarning, stacklevel=3)
         finally:
             with self.mutex:  # still open if its samples could not be stored
                 if self.state == OPEN:
                     self._end(CLOSED)
-            warnings.warn(
-                f"the writer of {self.root} was dropped without close()",
-                ResourceWarning,
-                stacklevel=3,
-            )
 
     def __del__(self) -> None:
         if getattr(self, "state", CLOSED) == OPEN:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from fastshard._util.writing.unclosed import Loss, report_dropped, report_ended, watch
 from fastshard.columnar.layout.schema import MAX_SHARD, check_sample_id
 from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer, sync_file
 from fastshard.columnar.write.column import Column, ShardLength
@@ -31,7 +32,8 @@ class ShardHandle:
     """Write one shard of a field; made by `ShardedDatasetWriter.open_shard`.
 
     Rows refer to the shard's members when it is closed, which the end of a ``with``
-    block does. An exception in the block discards the shard.
+    block does. An exception in the block discards the shard. So does dropping it
+    without `close`: an `UnclosedWriterWarning` says how many samples are not stored.
 
     Attributes
     ----------
@@ -82,6 +84,7 @@ class ShardHandle:
         column.in_handles.add(number)
         self._closed = False
         session.handles.add(self)
+        watch(self)
 
     def _open_file(self, *, exists: bool) -> AppendFile:
         """Open the file that takes the members.
@@ -197,6 +200,8 @@ class ShardHandle:
         with self._session.mutex:
             if self._closed and not self._cut_off:
                 return
+            if self._cut_off:
+                self._places.clear()  # the error below tells their loss
             self._check_open()
             try:
                 self._file.complete()
@@ -258,6 +263,7 @@ class ShardHandle:
         """
         with self._session.mutex:
             if self._closed:
+                self._places.clear()
                 return
             self._session.check_idle()
             self._release(cut=True)
@@ -286,7 +292,14 @@ class ShardHandle:
             else:
                 self._file.close_as_is()
 
+    def _find_loss(self) -> Loss:
+        """Return the samples added, unless the shard was closed or discarded."""
+        is_open = self._cut_off or not self._closed
+        path = self._column.path(self.shard_id)
+        return Loss(type(self).__name__, path, len(self._places) if is_open else 0)
+
     def __del__(self) -> None:
+        report_dropped(self)
         if not getattr(self, "_closed", True):
             with self._session.mutex:
                 self._release(cut=not self._session.closed)
@@ -297,7 +310,10 @@ class ShardHandle:
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if exc_type is None:
             self.close()
-        else:
+            return
+        try:
+            report_ended(self, exc_type)
+        finally:
             self.discard()
 
     def _check_open(self) -> None:

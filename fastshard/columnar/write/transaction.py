@@ -253,6 +253,8 @@ class Transaction:
             column.mark_committed()
         self.replacements.mark_committed()
         self.conn.has_begun = False
+        if self.conn.pending is not None:
+            self.conn.pending.unflushed = 0
         self.commits += 1
         self.committed_at = time.monotonic()
 

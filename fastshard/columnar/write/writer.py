@@ -48,7 +48,8 @@ class ShardedDatasetWriter:
 
     A dataset has one writer at a time and any number of readers. In one process, a new
     writer closes the one before it. Threads may share a writer; forked processes may
-    not. A writer that is dropped is closed, with a `ResourceWarning`.
+    not. A writer that is dropped, or open at exit, is closed, with a `ResourceWarning`;
+    with an `UnclosedWriterWarning` if its samples cannot be stored.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fastshard._util.files import make_directory, replace_file, sync_directory
 from fastshard._util.processes.temporaries import sweep
+from fastshard._util.writing.unclosed import Loss, report_dropped, report_ended, watch
 from fastshard.errors import ClosedError
 from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
 from fastshard.streaming.codecs.hashes import HASHES, open_hash
@@ -42,10 +43,11 @@ class Writer(ABC):
 
     Samples are held until a shard is full. A shard is written under a temporary name,
     synced and renamed; ``index.json`` comes last. An exception inside the ``with``
-    leaves no index, and of an unfinished shard nothing; finished shards stay. Use a
-    writer in one thread at a time. The files
-    are those that mosaicml-streaming writes for the same samples, byte for byte, but
-    for the time in gz files, which is 0 here.
+    leaves no index, and of an unfinished shard nothing; finished shards stay. The same
+    holds for a writer that is dropped, or open at exit, without `finish`: an
+    `UnclosedWriterWarning` says how many samples are not stored. Use a writer in one
+    thread at a time. The files are those that mosaicml-streaming writes for the same
+    samples, byte for byte, but for the time in gz files, which is 0 here.
 
     For a format of one's own, derive from `JointWriter` or `SplitWriter`.
 
@@ -132,9 +134,21 @@ class Writer(ABC):
         self._uncounted_bytes = 0  # of a shard's data that the limit leaves out
         self._closed = False
         self._reset_cache()
+        watch(self)
 
-    def _has_samples(self) -> bool:
-        return bool(self.new_samples)
+    def _count_held(self) -> int:
+        """Return the number of samples of the shard that is not full."""
+        return len(self.new_samples)
+
+    def _find_loss(self) -> Loss:
+        """Return all samples: without an index none is found."""
+        stored = sum(shard.get("samples", 0) for shard in self.shards)
+        count = 0 if self._closed else stored + self._count_held()
+        name = type(self).__name__
+        return Loss(name, self._folder, count, "finish", f"no {INDEX_NAME}")
+
+    def __del__(self) -> None:
+        report_dropped(self)
 
     def _reset_cache(self) -> None:
         """Begin a shard."""
@@ -243,7 +257,7 @@ class Writer(ABC):
         """
         if self._closed:
             return
-        if self._has_samples():
+        if self._count_held():
             self.flush_shard()
             self._reset_cache()
         sync_directory(self._folder)
@@ -262,10 +276,14 @@ class Writer(ABC):
         traceback: TracebackType | None,
     ) -> None:
         """Finish; after an exception write no index."""
-        if exc_type is None:
-            self.finish()
-        self._closed = True
-        self._reset_cache()
+        try:
+            if exc_type is None:
+                self.finish()
+            else:
+                report_ended(self, exc_type)
+        finally:
+            self._closed = True
+            self._reset_cache()
 
     def _name_next_shard(self, extension: str | None = None) -> tuple[str, str | None]:
         """Return the basenames of the next shard's file, raw and compressed."""
@@ -350,7 +368,6 @@ class JointWriter(Writer):
         --------
         >>> from fastshard.streaming import MDSWriter
         >>> writer = MDSWriter(columns={"a": "str"}, out="rows")
-        >>> writer.write({"a": "x"})
         >>> writer.flush_shard()
         >>> writer.shards[0]["raw_data"]["basename"]
         'shard.00000.mds'
@@ -440,7 +457,6 @@ class SplitWriter(Writer):
         --------
         >>> from fastshard.streaming import CSVWriter
         >>> writer = CSVWriter(columns={"a": "str"}, out="rows")
-        >>> writer.write({"a": "x"})
         >>> writer.flush_shard()
         >>> writer.shards[0]["raw_meta"]["basename"]
         'shard.00000.csv.meta'

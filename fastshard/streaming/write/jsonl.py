@@ -168,9 +168,9 @@ class JSONWriter(SplitWriter):
         Examples
         --------
         >>> from fastshard.streaming import JSONWriter
-        >>> writer = JSONWriter(columns={"a": "float"}, out="rows")
-        >>> writer.write({"a": 0.5})
-        >>> data, meta = writer.encode_split_shard()
+        >>> with JSONWriter(columns={"a": "float"}, out="rows") as writer:
+        ...     writer.write({"a": 0.5})
+        ...     data, meta = writer.encode_split_shard()
         >>> data, meta[:4]
         (b'{"a": 0.5}\\n', b'\\x01\\x00\\x00\\x00')
         """

@@ -150,8 +150,8 @@ class MDSWriter(JointWriter):
     def new_samples(self, samples: list[bytes]) -> None:
         self._samples, self._rows = samples, None
 
-    def _has_samples(self) -> bool:
-        return len(self._samples if self._rows is None else self._rows) > 0
+    def _count_held(self) -> int:
+        return len(self._samples if self._rows is None else self._rows)
 
     def _reset_cache(self) -> None:
         """Begin a shard."""
@@ -221,7 +221,6 @@ class MDSWriter(JointWriter):
         --------
         >>> from fastshard.streaming import MDSWriter
         >>> writer = MDSWriter(columns={"a": "str"}, out="rows")
-        >>> writer.write({"a": "x"})
         >>> writer.flush_shard()
         >>> writer.shards[0]["raw_data"]["basename"]
         'shard.00000.mds'
@@ -310,9 +309,9 @@ class MDSWriter(JointWriter):
         Examples
         --------
         >>> from fastshard.streaming import MDSWriter
-        >>> writer = MDSWriter(columns={"a": "str"}, out="rows")
-        >>> writer.write({"a": "x"})
-        >>> writer.encode_joint_shard()[-5:]
+        >>> with MDSWriter(columns={"a": "str"}, out="rows") as writer:
+        ...     writer.write({"a": "x"})
+        ...     writer.encode_joint_shard()[-5:]
         b'\\x01\\x00\\x00\\x00x'
         """
         rows = self._rows

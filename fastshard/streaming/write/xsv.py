@@ -197,9 +197,9 @@ class XSVWriter(SplitWriter):
         Examples
         --------
         >>> from fastshard.streaming import CSVWriter
-        >>> writer = CSVWriter(columns={"a": "float"}, out="rows")
-        >>> writer.write({"a": 0.5})
-        >>> data, meta = writer.encode_split_shard()
+        >>> with CSVWriter(columns={"a": "float"}, out="rows") as writer:
+        ...     writer.write({"a": 0.5})
+        ...     data, meta = writer.encode_split_shard()
         >>> data
         b'a\\n0.5\\n'
         """

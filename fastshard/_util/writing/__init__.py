@@ -1,0 +1,1 @@
+"""Questions that all writers share: unclosed ones, dtypes that are stored."""
