@@ -26,8 +26,7 @@ HOMES = {
         "RemoteError RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
         "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
         "StaleIndexError StaleIndexWarning StaleShardError StateError "
-        "UnclosedWriterWarning "
-        "WriterLockedError XrpcError"
+        "UnclosedWriterWarning WriterLockedError XrpcError"
     ),
     "formats.field_info": "FieldInfo",
     "formats.sample": "Sample Samples",

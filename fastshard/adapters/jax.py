@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fastshard.adapters.wrapper import LoaderWrapper
-from fastshard.errors import FastshardError
+from fastshard.dataset.batch import UnusableArrayError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,9 +89,7 @@ class ArrayLoader(LoaderWrapper):
         try:
             return jax.device_put(array, self._device)
         except TypeError as error:
-            raise FastshardError(
-                f"JAX cannot use an array of {array.dtype} {array.shape}: {error}"
-            ) from error
+            raise UnusableArrayError.of("JAX", array, error) from error
 
     def _convert_batch(self, batch: Any) -> Any:
         # Not at the next batch: until then a step may have taken the arrays' memory for

@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from fastshard.adapters.slots import PeerSlot, Slot, Slots
 from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.batch import Collation, Padding
+from fastshard.dataset.batch import Collation, Padding, UnusableArrayError
 from fastshard.dataset.iteration import OnError, make_error_handler
 from fastshard.dataset.order.worker import guard_queues, unsent_error
 from fastshard.errors import FastshardError
@@ -80,9 +80,7 @@ def to_tensor(array: NDArray[Any]) -> torch.Tensor:
                 warnings.simplefilter("ignore")
                 return torch.from_numpy(array)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise FastshardError(
-            f"torch cannot use an array of {array.dtype} {array.shape}: {error}"
-        ) from error
+        raise UnusableArrayError.of("torch", array, error) from error
 
 
 def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:

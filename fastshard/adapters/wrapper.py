@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastshard._core.dataset.shard import add_notes
+from fastshard.dataset.batch import KEYS, UnusableArrayError, wrap_field
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -40,13 +43,19 @@ class LoaderWrapper:
         """Wait for the reads of batches that were converted, and drop these."""
 
     def _convert_batch(self, batch: Any) -> Any:
-        return self._convert(batch)
+        try:
+            return self._convert(batch)
+        except UnusableArrayError as error:
+            keys = batch.get(KEYS) if isinstance(batch, dict) else None
+            add_notes(error, {KEYS: keys[0]} if keys else None)
+            raise
 
     def _convert(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return self._convert_array(value)
         if isinstance(value, dict):
-            return {name: self._convert(each) for name, each in value.items()}
+            convert = self._convert
+            return {k: wrap_field(convert, each, k) for k, each in value.items()}
         if isinstance(value, tuple):
             values = [self._convert(each) for each in value]
             return type(value)(*values) if hasattr(value, "_fields") else tuple(values)

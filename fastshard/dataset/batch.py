@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
 from fastshard._util.options import check_choice
+from fastshard._util.writing.dtypes import suggest_plain
 from fastshard.dataset.images import ImageSample, common_shape
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.formats.decoders import (
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from fastshard.loader.buffers import BufferSet
 
 __all__ = [
+    "KEYS",
     "LENGTHS",
     "Collation",
     "Padding",
     "Ragged",
     "UnequalError",
+    "UnusableArrayError",
     "collate",
     "gather_samples",
     "image_array",
@@ -42,6 +45,7 @@ __all__ = [
     "parse_field_types",
     "read_column",
     "stack_field",
+    "wrap_field",
 ]
 
 Ragged = Literal["error", "list"]
@@ -89,6 +93,27 @@ def parse_field_types(
         is_pair = isinstance(given, tuple) and len(given) == 2
         types[field] = given if is_pair else (given, None)  # type: ignore[assignment]
     return types
+
+
+class UnusableArrayError(FastshardError):
+    """A library has no dtype for the arrays of a field."""
+
+    @classmethod
+    def of(cls, library: str, array: NDArray[Any], error: Exception) -> Self:
+        """Return the error of an array, with a dtype that the library has."""
+        dtype = array.dtype
+        is_plain = dtype.isbuiltin == 1 and dtype.kind in "biufc"
+        way = f"{error}" if is_plain else f"convert it to {suggest_plain(dtype)}"
+        return cls(f"{library} cannot use an array of {dtype} {array.shape}: {way}")
+
+
+def wrap_field(wrap: Callable[[Any], Any], value: Any, field: str) -> Any:
+    """Return a field's value for another library; an error names the field."""
+    try:
+        return wrap(value)
+    except UnusableArrayError as error:
+        error.add_note(f"field {field!r}")
+        raise
 
 
 class UnequalError(Exception):
@@ -297,7 +322,11 @@ class Collation:
         samples = list(samples)
         if not samples:
             raise ValueError("expected at least one sample, got none")
-        return self._collate(samples, "")
+        try:
+            return self._collate(samples, "")
+        except UnusableArrayError as error:
+            add_notes(error, samples[0])
+            raise
 
     def check(self, sample: Any) -> None:
         """Read and decode a sample as a batch would, to raise its errors.
@@ -493,7 +522,7 @@ class Collation:
         """Return the batch's value for a stack; record the shapes of its arrays."""
         if self.ragged == "pad":
             _record_lengths(field, [stack.shape[1:]] * len(stack), lengths)
-        return self.wrap_stack(stack)
+        return wrap_field(self.wrap_stack, stack, field)
 
     def _collate_mappings(
         self,
@@ -643,9 +672,9 @@ class Collation:
             np.stack(arrays, out=stack)
             if self.ragged == "pad" and lengths is not None:
                 _record_lengths(field, [first.shape] * len(arrays), lengths)
-            return self.wrap_stack(stack)
+            return wrap_field(self.wrap_stack, stack, field)
         if self.ragged == "list":
-            return self.wrap_ragged(arrays)
+            return wrap_field(self.wrap_ragged, arrays, field)
         can_pad = has_one_dtype and len({len(shape) for shape in shapes}) == 1
         if self.ragged == "error" or not can_pad:
             found = sorted(set(map(_describe, arrays)))
@@ -663,7 +692,7 @@ class Collation:
         stack[...] = np.zeros((), first.dtype)
         for row, array in zip(stack, arrays, strict=True):
             row[tuple(map(slice, array.shape))] = array
-        return self.wrap_stack(stack)
+        return wrap_field(self.wrap_stack, stack, field)
 
     def _output(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return memory for a stack, from `buffers` or `out` if given."""

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fastshard._util.writing.dtypes import explain_unnamed
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def encode(field: str, value: object) -> Payload:
     TypeError
         The value has a type that the field's encoder does not accept.
     ValueError
-        The value cannot be encoded: NaN in JSON, an array of objects, ...
+        The value cannot be encoded: NaN in JSON, an array of objects or of a dtype
+        that npy does not name, ...
     FastshardError
         The library of the encoder is not installed.
 
@@ -150,8 +152,11 @@ def encode_npy(value: object, suffix: str) -> Payload | None:
         return None
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("expected an array without a mask, for npy has none")
-    stream = io.BytesIO()
     array: NDArray[Any] = np.asanyarray(value)
+    reason = explain_unnamed(array.dtype)
+    if reason is not None:
+        raise ValueError(reason)
+    stream = io.BytesIO()
     np.lib.format.write_array(stream, array, allow_pickle=False)
     return stream.getbuffer()
 
@@ -165,7 +170,10 @@ def encode_npz(value: object, suffix: str) -> Payload | None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:  # uncompressed, so that it is mapped
         for name, array in value.items():
-            data = encode_npy(array, "npy") if isinstance(name, str) else None
+            try:
+                data = encode_npy(array, "npy") if isinstance(name, str) else None
+            except ValueError as error:
+                raise ValueError(f"array {name!r}: {error}") from error
             if data is None:
                 raise TypeError("expected arrays by name: a mapping of str to ndarray")
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), data)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastshard._core.columnar.metadata import encode_flat
+from fastshard._util.writing.dtypes import explain_unnamed
 from fastshard.columnar.layout.headers import MAX_HEADER
 from fastshard.columnar.layout.packs import MAX_ROW_BYTES, MAX_ROWS
 
@@ -197,12 +198,10 @@ def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -
 def _write_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # on dtypes' metadata, versions
+        reason = explain_unnamed(dtype)
+        if reason is not None:
+            raise ValueError(reason)
         descr = npy.dtype_to_descr(dtype)
-        if npy.descr_to_dtype(descr) != dtype:
-            raise ValueError(
-                f"an array of dtype {dtype} would be read as {descr}: "
-                "store a view of another dtype"
-            )
         fields = {"descr": descr, "fortran_order": fortran, "shape": shape}
         for write in (npy.write_array_header_1_0, npy.write_array_header_2_0):
             header = io.BytesIO()

@@ -165,6 +165,9 @@ class RowWriter:
             )
         except OSError as error:
             session.fail(error)
+        except (TypeError, ValueError) as error:
+            error.add_note(f"sample {name.decode().removesuffix('.npy')!r:.200}")
+            raise
         finally:
             session.busy = False
 

@@ -160,7 +160,8 @@ class ShardHandle:
             try:
                 offset = self._file.buffer.append(name, array)
             except ValueError as error:
-                raise ValueError(f"field {self.field_name!r}: {error}") from error
+                where = f"sample {sample_id!r:.200}, field {self.field_name!r}"
+                raise ValueError(f"{where}: {error}") from error
             finally:
                 session.busy = False
             row = self._file.buffer.row

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastshard._util.writing.dtypes import suggest_plain
 from fastshard.streaming.encodings.base import Buffer, Encoding, check_size, fail
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class NDArrayEncoding(Encoding):
         dtype = obj.dtype
         code = CODES.get(dtype.name)
         if code is None:
-            raise ValueError(f"Unsupported dtype: {dtype.name}.")
+            raise ValueError(
+                f"Unsupported dtype: {dtype.name}. Store it as {suggest_plain(dtype)}."
+            )
         head = b""
         if self.dtype is None:
             head = bytes([code])

@@ -226,7 +226,11 @@ class Writer(ABC):
         """
         if self._closed:
             raise ClosedError(f"the writer of {self.local} is finished")
-        new_sample = self.encode_sample(sample)
+        try:
+            new_sample = self.encode_sample(sample)
+        except Exception as error:
+            self._note_sample(error)
+            raise
         size = len(new_sample) + self.extra_bytes_per_sample
         if self.size_limit and self.size_limit < self.new_shard_size + size:
             self.flush_shard()
@@ -236,6 +240,10 @@ class Writer(ABC):
             raise too_large(nbytes)
         self.new_samples.append(new_sample)
         self.new_shard_size += size
+
+    def _note_sample(self, error: Exception) -> None:
+        """Add a note with the number of the next sample to its error."""
+        error.add_note(f"sample {self._find_loss().samples:,} of {self.local}")
 
     def finish(self) -> None:
         """Write the last shard and the index; again: nothing.

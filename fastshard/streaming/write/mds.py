@@ -196,7 +196,11 @@ class MDSWriter(JointWriter):
         if rows is None or self._closed:
             super().write(sample)
             return
-        size = self._encoder.append(rows, sample) + self.extra_bytes_per_sample
+        try:
+            size = self._encoder.append(rows, sample) + self.extra_bytes_per_sample
+        except Exception as error:
+            self._note_sample(error)
+            raise
         nbytes = self.new_shard_size + size
         if nbytes > (self.size_limit or self.max_shard_bytes):
             row = rows.pop()

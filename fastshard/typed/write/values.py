@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.typed.encode import PayloadEncoder
+from fastshard._util.writing.dtypes import explain_unnamed
 from fastshard.typed.kinds.codecs import encode, format_of
 
 if TYPE_CHECKING:
@@ -278,27 +279,12 @@ def is_foreign(dtype: Any) -> bool:
 
 def check_dtype(dtype: Any) -> None:
     """Raise ValueError or TypeError for a dtype that a header does not describe."""
-    import numpy as np
-
-    if dtype.kind == "T":
-        raise ValueError("StringDType cannot be stored; astype('U') has a fixed width")
-    if dtype.hasobject:
-        raise ValueError(
-            f"object-dtype arrays cannot be stored, got {dtype}: they need pickle"
-        )
-    for name in dtype.names or ():
-        check_dtype(dtype.fields[name][0])
-    base = dtype.base if dtype.subdtype is not None else dtype
-    if base is not dtype:
-        check_dtype(base)
-    elif dtype.names is None and np.dtype(dtype.str) != dtype:
-        raw = f"uint{8 * dtype.itemsize}"
-        declare = (
-            " or declare the field NDArray[ml_dtypes.bfloat16]"
-            if is_bfloat16(dtype)
-            else ""
-        )
-        raise TypeError(f"{dtype} is no dtype of npy: view it as {raw}{declare}")
+    reason = explain_unnamed(dtype)
+    if reason is None:
+        return
+    if is_bfloat16(dtype):
+        reason += ", or declare the field NDArray[ml_dtypes.bfloat16]"
+    raise ValueError(reason) if dtype.hasobject else TypeError(reason)
 
 
 def describe_type(value: object) -> str:
