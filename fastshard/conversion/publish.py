@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from fastshard._util.files import make_directory, sync_directory
+from fastshard._util.files import make_directory, name_full_disk, sync_directory
 from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.remote.urls import is_remote, redact
 
@@ -79,8 +79,18 @@ class NewDirectory(NamedTuple):
 
 @contextmanager
 def new_directory(path: str) -> Iterator[NewDirectory]:
-    """Yield a new directory; remove it unless it was committed."""
+    """Yield a new directory; remove it unless it was committed.
+
+    Raises
+    ------
+    OSError
+        Of a full disk it names the directory, if it has no name.
+    """
     parent, name = os.path.split(path)
     make_directory(parent)
     with temporary_folder(name, parent) as folder:
-        yield NewDirectory(folder, path)
+        try:
+            yield NewDirectory(folder, path)
+        except OSError as error:
+            name_full_disk(error, path)
+            raise

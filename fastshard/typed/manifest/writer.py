@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fastshard._util.files import AtomicFile, make_directory
+from fastshard._util.files import make_directory, replace_file
 from fastshard.typed.manifest.rows import save_rows
 from fastshard.typed.manifest.shard_manifest import ShardManifest, encode_header
 
@@ -72,18 +72,10 @@ class ManifestWriter:
         header = encode_header(manifest)
         make_directory(os.path.dirname(os.path.abspath(self._base)))
         self._remove()
-        table = AtomicFile(self.parquet_path)
-        try:
-            save_rows(manifest.rows, table.file)
-            table.commit()
-        finally:
-            table.discard()
-        text = AtomicFile(self.json_path)
-        try:
-            text.file.write(header)
-            text.commit()
-        finally:
-            text.discard()
+        with replace_file(self.parquet_path) as table:
+            save_rows(manifest.rows, table)
+        with replace_file(self.json_path) as text:
+            text.write(header)
         return self.json_path, self.parquet_path
 
     def _remove(self) -> None:

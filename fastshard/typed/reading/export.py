@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from fastshard._util.files import AtomicFile
+from fastshard._util.files import AtomicFile, name_full_disk
 from fastshard.errors import MissingLibraryError
 from fastshard.typed.reading.sample_fields import row_of
 
@@ -87,5 +87,8 @@ def _write_rows(
     try:
         frame.to_parquet(new.temporary, **options)
         new.commit()
+    except OSError as error:
+        name_full_disk(error, path)
+        raise
     finally:
         new.discard()
