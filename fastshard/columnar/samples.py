@@ -41,8 +41,8 @@ class Owner(Protocol):
         The index, for error messages.
     closed : bool
     files : ColumnFiles
-    packed : set of str
-        Fields that may have packs.
+    packed : dict of str to bool
+        Fields that may have packs, and whether the stored rows have identities.
     unpickle : callable or None
         As for `Rows`.
     """
@@ -50,7 +50,7 @@ class Owner(Protocol):
     path: str
     closed: bool
     files: ColumnFiles
-    packed: set[str]
+    packed: dict[str, bool]
     unpickle: Unpickle | None
 
     def metadata(self, sample_id: str, text: str | None) -> Any:

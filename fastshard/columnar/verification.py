@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from fastshard._core.table.row_identity import find_row
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
@@ -63,7 +64,8 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
         Empty for a sound dataset. Faults are, among others: shards that are missing or
         shorter than recorded; rows without their member, or with a wrong offset in a
         shard that only fastshard wrote; packs that are missing, damaged, or shorter
-        than a row says; members that are not arrays, or are arrays of
+        than a row says; rows of packs that have another sample's identity, or that
+        two samples have; members that are not arrays, or are arrays of
         Python objects; metadata that is not a JSON object; triggers; an invalid counter
         of ids; files that a stopped writer left. Not reported are members that no row
         refers to, shards that `compact` has replaced and readers may still open, and
@@ -258,9 +260,7 @@ def _check_field(
             continue
         path = os.path.join(root, field.folder, shard_name(shard))
         length = lengths.get((field.name, shard))
-        yield from _check_shard(
-            conn.path, path, field.name, length, list(of_shard), check
-        )
+        yield from _check_shard(conn.path, path, field, length, list(of_shard), check)
 
 
 def _report_misplaced(
@@ -281,7 +281,7 @@ def _name_sample(sample_id: Any) -> str | None:
 def _check_shard(
     index: str,
     path: str,
-    field: str,
+    field: Field,
     length: Any,
     rows: list[Row],
     check: HeaderChecker,
@@ -292,7 +292,7 @@ def _check_shard(
     ----------
     index, path : str
         The index and the shard, for faults.
-    field : str
+    field : Field
     length : int or None
         As recorded; any other value counts as None.
     rows : list of Row
@@ -319,15 +319,15 @@ def _check_shard(
             reason = f"no member ends at the recorded byte {recorded:,}"
             yield Fault(path, recorded, None, reason)
         found: list[tuple[int, int, str]] = []
-        packs = PackChecker(members)
-        for _, offset, row, sample_id in rows:
+        packs = PackChecker(members, field)
+        for shard, offset, row, sample_id in rows:
             if row is not None:
-                wrong_row = packs.check(field, offset, row)
+                wrong_row = packs.check(shard, offset, row, sample_id)
                 if wrong_row is not None:
                     yield Fault(index, 0, _name_sample(sample_id), wrong_row)
                 continue
             extent = members.find(f"{sample_id}.npy", offset)
-            wrong_offset = _check_offset(field, offset, extent, members)
+            wrong_offset = _check_offset(field.name, offset, extent, members)
             if wrong_offset is not None:
                 yield Fault(index, 0, _name_sample(sample_id), wrong_offset)
             elif extent is not None:
@@ -347,18 +347,29 @@ class PackChecker:
         Of the packs themselves.
     """
 
-    def __init__(self, members: ShardMembers) -> None:
+    def __init__(self, members: ShardMembers, field: Field) -> None:
         self.faults: list[Fault] = []
         self._members = members
+        self._field = field
+        self._owners: dict[tuple[int, int], Any] = {}  # id by offset and row
         self._parser = LayoutParser()
         self._counts: dict[int, int | None] = {}  # rows of a pack; None: a fault
 
-    def check(self, field: str, offset: Any, row: Any) -> str | None:
+    def check(self, shard: int, offset: Any, row: Any, sample_id: Any) -> str | None:
         """Return why a row of `samples` is wrong, or None if it is right.
 
         It counts as right if its pack has a fault, which is reported once.
         """
+        field = self._field.name
         path = self._members.file.path
+        if self._field.has_identities:
+            at = find_row(field, sample_id, shard, offset, row)
+            if at is None:
+                return (
+                    f"its field {field!r} has the row {row!r:.40} of a pack of {path}, "
+                    "without the sample's identity"
+                )
+            row = at
         if type(offset) is not int or offset not in self._counts:
             size = None
             if type(offset) is int:
@@ -367,6 +378,13 @@ class PackChecker:
                 return f"its field {field!r} is in no pack at {offset!r:.40} of {path}"
             self._counts[offset] = self._count_rows(offset, size)
         count = self._counts[offset]
+        if type(row) is int and (count is None or 0 <= row < count):
+            owner = self._owners.setdefault((offset, row), sample_id)
+            if owner is not sample_id:
+                return (
+                    f"its field {field!r} is row {row:,} of the pack at {offset:,} of "
+                    f"{path}, as that of the sample {owner!r:.200} is"
+                )
         if count is None or (type(row) is int and 0 <= row < count):
             return None
         return (

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, final
 
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class RowReader:
         fields: list[str],
         open_file: Callable[[str, int], ColumnFile],
         path: str,
-        packed: Container[str] = (),
+        packed: dict[str, bool] | None = None,
     ) -> Self: ...
     def arrays(
         self, row: tuple[Any, ...], sample_id: str, copy: bool = False

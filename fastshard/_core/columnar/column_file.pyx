@@ -24,6 +24,7 @@ from fastshard._core.parse.tar cimport (
 )
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
+from fastshard._core.table.row_identity cimport decode_row, sum_field
 
 from threading import Lock
 from weakref import ref
@@ -50,6 +51,8 @@ cdef enum:
     UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
     LIMIT_STEP = 32                # files
     END_SIZE = 1024                # bytes of the end of an archive
+    SUFFIX_SIZE = 4                # bytes of ".npy"
+    MAX_ROW = 0x7fffffff           # of a pack, if rows have identities
     MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
 
 cdef Py_ssize_t unmapped_files = 0
@@ -675,30 +678,36 @@ cdef class RowReader:
         ``open_file(field, shard)`` returns a `ColumnFile`.
     path : str
         Path of the index, for error messages.
-    packed : container of str, optional
-        Fields that may have packs.
+    packed : dict of str to bool, optional
+        Fields that may have packs, and whether the stored rows have identities.
     """
 
     cdef readonly list fields
     cdef list files                # a dict of ColumnFile by number for each field
     cdef list likely_sizes         # of a member, for each field
     cdef list rows_at              # index in a row of the row in a pack, or None
+    cdef list sums                 # of the fields' names; None: rows have no identities
     cdef Py_ssize_t width          # values of a row
     cdef object open_file
     cdef str path
     cdef object __weakref__
 
     def __cinit__(
-        self, list fields not None, open_file, str path not None, packed=()
+        self, list fields not None, open_file, str path not None, dict packed=None
     ):
+        cdef span_t name
+        cdef dict kinds = packed or {}
         self.fields = fields
         self.files = [{} for _ in fields]
         self.likely_sizes = [BLOCK] * len(fields)
         self.width = 2 * len(fields)
         self.rows_at = []
+        self.sums = []
         for field in fields:
-            self.rows_at.append(self.width if field in packed else None)
-            self.width += field in packed
+            self.rows_at.append(self.width if field in kinds else None)
+            self.width += field in kinds
+            keeper = encode_text(field, &name) if kinds.get(field) else None
+            self.sums.append(None if keeper is None else sum_field(name))
         self.open_file = open_file
         self.path = path
 
@@ -808,14 +817,38 @@ cdef class RowReader:
             array = (<ColumnFile> file).array(<uint64_t> at, member)
             self.likely_sizes[k] = (<ColumnFile> file).likely_size
             return array
-        return self.packed_array(k, <ColumnFile> file, at, row_in_pack, member)
+        return self.packed_array(
+            k, <ColumnFile> file, shard, at, row_in_pack, member
+        )
+
+    cdef int64_t identified_row(
+        self, object field_sum, object shard, int64_t offset, int64_t value, str member
+    ) except -2:
+        """Return the row in a stored value, or -1 if it has another identity."""
+        cdef span_t key
+        cdef object keeper = encode_text(member, &key)
+        if keeper is None:
+            return -1
+        key.left -= SUFFIX_SIZE
+        return decode_row(field_sum, key, shard, <uint64_t> offset, value)
 
     cdef object packed_array(
-        self, Py_ssize_t k, ColumnFile file, int64_t offset, object row, str member
+        self, Py_ssize_t k, ColumnFile file, object shard, int64_t offset, object row,
+        str member,
     ):
         """Return the array of field `k` in a pack."""
         cdef str field = <str> self.fields[k]
-        cdef int64_t at = parse_offset(row)
+        cdef object field_sum = self.sums[k]
+        cdef int64_t value = parse_offset(row)
+        cdef int64_t at = value
+        if at >= 0 and field_sum is not None:
+            at = self.identified_row(field_sum, shard, offset, value, member)
+            if at < 0:
+                raise FormatError(
+                    f"the index has for field {field!r} row {value & MAX_ROW:,} of "
+                    "the pack that begins here, without the sample's identity",
+                    file.path, offset, member,
+                )
         if at < 0:
             raise FormatError(
                 f"the index has row {row!r:.80} of a pack for field {field!r}, "

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastshard._core.columnar.column_file import ColumnFile
@@ -10,7 +10,7 @@ def read_rows(
     fields: list[str],
     opener: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
-    packed: Container[str] = (),
+    packed: dict[str, bool] | None = None,
 ) -> tuple[list[Rows], ExtentTable]: ...
 def read_image(
     image: bytes,
@@ -20,5 +20,5 @@ def read_image(
     opener: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
     max_bytes: int,
-    packed: Container[str] = (),
+    packed: dict[str, bool] | None = None,
 ) -> tuple[list[Rows], ExtentTable] | None: ...

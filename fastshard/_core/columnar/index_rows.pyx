@@ -3,13 +3,13 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from fastshard._core.columnar.rows cimport ABSENT, INVALID, UNKNOWN, Rows
+from fastshard._core.columnar.rows cimport ABSENT, FOREIGN, INVALID, UNKNOWN, Rows
 from fastshard._core.parse.sqlite cimport (
-    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ROW,
+    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_DAMAGED, TREE_END, TREE_NO_MEMORY, TREE_ROW,
     TREE_UNSUPPORTED, tree_free, tree_next, tree_open, tree_t, value_t,
 )
 from fastshard._core.span cimport span_of, span_t
@@ -17,6 +17,7 @@ from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_add_info, columns_free, columns_t, encode_text,
     grown_capacity, make_table, resize,
 )
+from fastshard._core.table.row_identity cimport decode_row
 
 from fastshard.errors import FormatError
 
@@ -44,7 +45,7 @@ cdef list number_rows(list fields, object packed):
 
 
 def read_rows(
-    chunks, list fields not None, opener, str path not None, packed=(),
+    chunks, list fields not None, opener, str path not None, dict packed=None,
 ):
     """Read rows of an index.
 
@@ -58,8 +59,8 @@ def read_rows(
         ``opener(field)`` returns the `open_file` of `Rows`.
     path : str
         Path of the index, for error messages.
-    packed : container of str, optional
-        Fields that may have packs.
+    packed : dict of str to bool, optional
+        Fields that may have packs, and whether the stored rows have identities.
 
     Returns
     -------
@@ -76,9 +77,12 @@ def read_rows(
     cdef Rows rows
     cdef tuple row
     cdef Py_ssize_t at, k
-    cdef list places = number_rows(fields, packed)
+    cdef dict kinds = packed or {}
+    cdef list places = number_rows(fields, kinds)
     cdef Py_ssize_t width = 1 + 2 * len(fields)
-    cdef list found = [Rows(field, opener(field), path) for field in fields]
+    cdef list found = [
+        Rows(field, opener(field), path, kinds.get(field, False)) for field in fields
+    ]
     cdef list slots = [{} for _ in fields]
     cdef list packs = [{} for _ in fields]
     cdef ExtentTable names
@@ -101,11 +105,12 @@ def read_rows(
                 keeper = encode_text(member, &name)
                 if keeper is None or not columns_add(&columns, 0, 0, name):
                     raise MemoryError
+                name.left -= SUFFIX_SIZE
                 for k in range(len(found)):
                     rows = <Rows> found[k]
                     at = <Py_ssize_t> places[k]
                     rows.add(
-                        row[2 * k + 1], row[2 * k + 2],
+                        name, row[2 * k + 1], row[2 * k + 2],
                         row[1 + at] if at >= 0 else None,
                         <dict> slots[k], <dict> packs[k],
                     )
@@ -122,6 +127,8 @@ cdef struct field_t:               # a field, while an image is read
     int64_t *shards                # numbers, or ABSENT or INVALID
     uint64_t *rows                 # in packs, or UNKNOWN; NULL: no array is packed
     Py_ssize_t row_at              # index of this value of a row, or -1
+    bint has_identities            # as `Rows` has them
+    uint32_t field_sum
 
 
 cdef struct reading_t:             # state of `read_image`
@@ -179,6 +186,7 @@ cdef void add_extents(reading_t *reading) noexcept nogil:
     cdef const value_t *offset
     cdef const value_t *shard
     cdef const value_t *row
+    cdef int64_t at
     cdef field_t *field
     for k in range(reading.width):
         field = &reading.fields[k]
@@ -200,8 +208,18 @@ cdef void add_extents(reading_t *reading) noexcept nogil:
         ):
             field.offsets[i] = <uint64_t> offset.number
             field.shards[i] = shard.number
-            if row != NULL:
-                field.rows[i] = <uint64_t> row.number
+            if row == NULL:
+                continue
+            at = row.number
+            if field.has_identities:
+                at = decode_row(
+                    field.field_sum, reading.values[ID].text, shard.number,
+                    <uint64_t> offset.number, at,
+                )
+            if at < 0:
+                field.shards[i] = FOREIGN
+            else:
+                field.rows[i] = <uint64_t> at
         else:
             field.shards[i] = INVALID
 
@@ -259,12 +277,13 @@ cdef void reading_free(reading_t *reading) noexcept nogil:
 
 
 cdef int select_columns(
-    reading_t *reading, list numbers, list fields, object packed
+    reading_t *reading, list numbers, list columns, dict packed
 ) except -1:
-    """Set the columns of a row to read."""
-    cdef list places = number_rows(fields, packed)
-    cdef size_t width = len(fields)
+    """Set the columns of a row to read, for a list of `Rows`."""
+    cdef list places = number_rows([rows.field for rows in columns], packed)
+    cdef size_t width = len(columns)
     cdef size_t k
+    cdef Rows column
     cdef size_t count = FIRST_FIELD + 2 * width + sum([at >= 0 for at in places])
     if len(numbers) != <Py_ssize_t> count or min(numbers) < 0:
         raise ValueError(
@@ -279,7 +298,10 @@ cdef int select_columns(
     if reading.wanted == NULL or reading.values == NULL or reading.fields == NULL:
         raise MemoryError
     for k in range(width):
+        column = <Rows> columns[k]
         reading.fields[k].row_at = places[k]
+        reading.fields[k].has_identities = column.has_identities
+        reading.fields[k].field_sum = column.field_sum
     for k in range(reading.row_width):
         reading.wanted[k] = -1
     for k in range(<size_t> len(numbers)):
@@ -289,7 +311,7 @@ cdef int select_columns(
 
 def read_image(
     bytes image not None, int64_t root, list numbers not None, list fields not None,
-    opener, str path not None, size_t max_bytes, packed=(),
+    opener, str path not None, size_t max_bytes, dict packed=None,
 ):
     """Read the rows of an index from the image of its database.
 
@@ -307,8 +329,8 @@ def read_image(
     max_bytes : int
         Maximum memory of the extents, in bytes. A NULL takes no byte in the image, but
         32 here.
-    packed : container of str, optional
-        Fields that may have packs.
+    packed : dict of str to bool, optional
+        As for `read_rows`.
 
     Returns
     -------
@@ -318,17 +340,26 @@ def read_image(
     or None
         The image is not a well-formed database, a value has an unexpected type, or
         memory exceeds `max_bytes`: read by SQL, which reports the error.
+
+    Raises
+    ------
+    FormatError
+        A row of the table is damaged in a way that SQL does not report: it has not the
+        length of its values, or comes after one of a higher rowid.
     """
     cdef reading_t reading
+    cdef dict kinds = packed or {}
+    cdef list columns = [
+        Rows(field, opener(field), path, kinds.get(field, False)) for field in fields
+    ]
     cdef Rows column
     cdef ExtentTable names
     cdef size_t k
     cdef int status
-    cdef list found = []
     cdef span_t span = span_of(<const uint8_t *> PyBytes_AS_STRING(image), len(image))
     memset(&reading, 0, sizeof(reading))
     try:
-        select_columns(&reading, numbers, fields, packed)
+        select_columns(&reading, numbers, columns, kinds)
         reading.max_rows = max_bytes // (FIELD_BYTES * max(reading.width, <size_t> 1))
         if not tree_open(&reading.tree, span, root):
             return None
@@ -336,16 +367,20 @@ def read_image(
             status = read_all(&reading)
         if status == TREE_NO_MEMORY:
             raise MemoryError
+        if status == TREE_DAMAGED:
+            raise FormatError(
+                f"row {reading.columns.count + 1:,} of the table of samples is damaged",
+                path, reading.tree.row_at,
+            )
         if status != TREE_END or not is_text(&reading.columns):
             return None
         names = make_table(&reading.columns)
         for k in range(reading.width):
-            column = Rows(fields[k], opener(fields[k]), path)
+            column = <Rows> columns[k]
             column.take_columns(
                 &reading.fields[k].offsets, reading.fields[k].shards,
                 &reading.fields[k].rows, names,
             )
-            found.append(column)
-        return found, names
+        return columns, names
     finally:
         reading_free(&reading)

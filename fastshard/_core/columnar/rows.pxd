@@ -4,12 +4,14 @@ from fastshard._core.columnar.column_file cimport ColumnFile
 from fastshard._core.columnar.pack cimport Pack
 from fastshard._core.dataset.npy cimport Layout
 from fastshard._core.dataset.shard cimport Shard
+from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport ExtentTable
 
 cdef enum:                         # slots of rows whose array is no member
     ABSENT = -1
     INVALID = -2                   # the index has an invalid offset, shard or row
-    PACKED = -3                    # in the first pack; in pack k: PACKED - k
+    FOREIGN = -3                   # the identity of its row in a pack is another's
+    PACKED = -4                    # in the first pack; in pack k: PACKED - k
 
 cdef uint64_t UNKNOWN              # the size of a member whose header was not read
 
@@ -74,6 +76,8 @@ cdef class Cells:
 
 cdef class Rows:
     cdef readonly str field
+    cdef bint has_identities       # stored rows have them
+    cdef uint32_t field_sum        # of the field's name, for them
     cdef str path                  # of the index
     cdef readonly list numbers     # of the shards, by slot
     cdef dict slots                # by number; None until a file is forgotten
@@ -92,7 +96,8 @@ cdef class Rows:
     cdef uint32_t common_tag
     cdef object __weakref__
     cdef int add(
-        self, object offset, object shard, object row, dict slots, dict packs
+        self, span_t key, object offset, object shard, object row, dict slots,
+        dict packs,
     ) except -1
     cdef int32_t slot_of(self, object shard, dict slots) except? -1
     cdef int32_t pack_of(self, int32_t slot, uint64_t offset, dict packs) except? -1
@@ -111,6 +116,7 @@ cdef class Rows:
     cdef PackShard open_pack(self, int32_t slot, Py_ssize_t i)
     cdef uint32_t find_tag(self, Layout layout) except? 0
     cdef bint reads_header(self, Py_ssize_t i) noexcept
+    cdef object place_error(self, Py_ssize_t i)
     cdef bint has_common_layout(self, Py_ssize_t i) noexcept
     cdef object array(self, Py_ssize_t i)
     cdef object member_array(self, Py_ssize_t i)

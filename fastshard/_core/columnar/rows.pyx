@@ -29,9 +29,10 @@ from fastshard._core.io.source cimport Source, View
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_t, decode_text_before, info_at, name_at, resize,
+    ExtentTable, columns_t, decode_text_before, encode_text, info_at, name_at, resize,
     resolve_position,
 )
+from fastshard._core.table.row_identity cimport decode_row, sum_field
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from functools import partial
@@ -156,6 +157,8 @@ cdef class Rows:
         ``open_file(number)`` returns the `ColumnFile` of a shard.
     path : str
         Path of the index, for error messages.
+    has_identities : bool
+        Stored rows in packs have the identities of their samples.
 
     Attributes
     ----------
@@ -164,8 +167,16 @@ cdef class Rows:
         `error`, the reason why the member is not a plain array.
     """
 
-    def __cinit__(self, str field not None, open_file, str path not None):
+    def __cinit__(
+        self, str field not None, open_file, str path not None,
+        bint has_identities=False,
+    ):
+        cdef span_t name
+        cdef object keeper = encode_text(field, &name)
         self.field = field
+        self.has_identities = has_identities and keeper is not None
+        if self.has_identities:
+            self.field_sum = sum_field(name)
         self.path = path
         self.open_file = open_file
         self.numbers = []
@@ -237,9 +248,10 @@ cdef class Rows:
         return total
 
     cdef int add(
-        self, object offset, object shard, object row, dict slots, dict packs
+        self, span_t key, object offset, object shard, object row, dict slots,
+        dict packs,
     ) except -1:
-        """Append a row."""
+        """Append a row; `key` is the sample's id."""
         cdef int64_t at, row_in_pack
         cdef int32_t slot
         if offset is None and shard is None and row is None:
@@ -250,6 +262,12 @@ cdef class Rows:
             row is not None and row_in_pack < 0
         ):
             return self.cells.add(0, INVALID, -1)
+        if row is not None and self.has_identities:
+            row_in_pack = decode_row(
+                self.field_sum, key, shard, <uint64_t> at, row_in_pack
+            )
+            if row_in_pack < 0:
+                return self.cells.add(<uint64_t> at, FOREIGN, -1)
         slot = self.slot_of(shard, slots)
         if row is not None:
             slot = self.pack_of(slot, <uint64_t> at, packs)
@@ -372,15 +390,23 @@ cdef class Rows:
         cdef int32_t slot = self.cells.marks[i].slot
         cdef object shard
         if slot < 0:
-            raise FormatError(
-                "the index has an invalid shard, offset or row for field "
-                f"{self.field!r}",
-                self.path, 0, self.table.name(i),
-            )
+            raise self.place_error(i)
         shard = self.shards[slot]
         if shard is None:
             shard = self.open(slot)
         return <ColumnShard> shard
+
+    cdef object place_error(self, Py_ssize_t i):
+        """Return the error of a sample's place that is no place of an array."""
+        cdef str reason = (
+            f"the index has an invalid shard, offset or row for field {self.field!r}"
+        )
+        if self.cells.marks[i].slot == FOREIGN:
+            reason = (
+                f"the index has for field {self.field!r} a row in the pack at byte "
+                f"{self.cells.offsets[i]:,} that has not the sample's identity"
+            )
+        return FormatError(reason, self.path, 0, self.table.name(i))
 
     cdef bint has_common_layout(self, Py_ssize_t i) noexcept:
         """Say whether a member was checked to have the common layout."""
@@ -706,6 +732,12 @@ cdef class ColumnShard(Shard):
         offset[0] = fs_atomic_load(self.cells.offsets + i)
         if size[0] == UNKNOWN:
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
+            if found != offset[0] and self.cells.names.has_duplicates:
+                raise FormatError(
+                    "the index has another offset for this member, and two samples of "
+                    "one id",
+                    self.file.path, offset[0], self.member_name(i),
+                )
             offset[0] = found
             fs_atomic_publish(self.cells.offsets + i, found)
             fs_atomic_publish(self.cells.sizes + i, size[0])

@@ -26,7 +26,8 @@ cimport numpy as cnp
 
 from fastshard._core.dataset cimport shard as shard_module
 from fastshard._core.buffers cimport bytes_of, int64s_of
-from fastshard._core.table.extents cimport ExtentTable
+from fastshard._core.table.extents cimport ExtentTable, encode_text
+from fastshard._core.table.row_identity cimport encode_row, sum_field
 from fastshard._core.io.source cimport View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.dataset.npy_header cimport parse_plain_header
@@ -76,6 +77,7 @@ cdef enum:
     MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
     MAX_LEAD = 12                  # bytes before the literal of a header
     MAX_PACK = 64 << 20            # bytes of rows
+    SUFFIX_SIZE = 4                # bytes of ".npy"
     PACK_ROOM = 192 << 10          # bytes of a buffer in which a region may end: less
                                    # than those at which it is written
     SUCCESSION = 4                 # arrays of one other layout that end a pack
@@ -1323,6 +1325,22 @@ cdef class MemberBuffer:
         raise TypeError("a MemberBuffer does not pickle")
 
 
+cdef object identify_row(MemberBuffer buffer, object key, bytes name, uint64_t offset):
+    """Return the stored value of the row added last; None: a member of its own."""
+    cdef span_t field
+    cdef object keeper = encode_text(key, &field)
+    cdef size_t size = PyBytes_GET_SIZE(name)
+    if buffer.row < 0:
+        return None
+    if keeper is None or size < SUFFIX_SIZE:
+        raise ValueError(f"no identity of {name!r:.200} in the field {key!r:.200}")
+    return encode_row(
+        sum_field(field),
+        span_of(<const uint8_t *> PyBytes_AS_STRING(name), size - SUFFIX_SIZE),
+        buffer.number, offset, buffer.row,
+    )
+
+
 def append_all(dict buffers not None, arrays not None, bytes name not None, make_room):
     """Append a member to each of several buffers, or to none of them.
 
@@ -1332,7 +1350,7 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
     arrays : Mapping of str to object
         Value to append, by key of the buffer.
     name : bytes
-        Name of the members.
+        Name of the members: a sample's id and ``.npy``.
     make_room : callable
         ``make_room(key)`` is called if `buffers` has no such key or no further array
         fits into the shard of the buffer; it must set a buffer with room, or raise.
@@ -1341,7 +1359,7 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
     -------
     row : list of int
         Offset of the data and number of the shard, for each member in turn; from
-        buffers that have rows also the row in a pack, or None.
+        buffers that have rows also the row in a pack with its identity, or None.
     largest : int
         Bytes in the largest of these buffers.
 
@@ -1362,12 +1380,13 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
                 found = buffers[key]
             buffer = <MemberBuffer?> found
             try:
-                row.append(buffer.append_array(name, array))
+                offset = buffer.append_array(name, array)
             except ValueError as error:
                 raise ValueError(f"field {key!r}: {error}") from error
+            row.append(offset)
             row.append(buffer.number)
             if buffer.has_rows:
-                row.append(buffer.row if buffer.row >= 0 else None)
+                row.append(identify_row(buffer, key, name, offset))
             done.append(buffer)
             buffer.left -= 1
             if buffer.size > largest:

@@ -10,6 +10,7 @@ cdef enum tree_status_t:
     TREE_END
     TREE_UNSUPPORTED               # damaged, or not the b-tree of a table
     TREE_NO_MEMORY
+    TREE_DAMAGED                   # a row that SQLite reads, and never writes
 
 cdef enum kind_t:
     KIND_NULL
@@ -38,6 +39,9 @@ cdef struct tree_t:
     size_t budget                  # pages that may still be visited
     int depth
     level_t[<int> MAX_LEVELS] levels
+    bint has_row                   # one was read
+    int64_t rowid                  # of the last row
+    size_t row_at                  # its offset in the image
     uint8_t *scratch               # owned; a row assembled from several pages
     size_t scratch_size
 

@@ -1,7 +1,8 @@
 """Reader of the rows of a table in an SQLite database image, in order of rowid.
 
 Follows "Database File Format", sqlite.org: 1.3 header, 1.6 b-tree pages, 2.1 records.
-Any deviation returns TREE_UNSUPPORTED; the caller then reads with SQLite itself.
+Any deviation returns TREE_UNSUPPORTED; the caller then reads with SQLite itself. Where
+SQLite would take a damaged row for a sound one, it is TREE_DAMAGED.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -234,18 +235,28 @@ cdef bint take_value(span_t *body, uint64_t serial, value_t *value) noexcept nog
     return take(body, size) != NULL
 
 
-cdef bint read_record(
+cdef inline bint skip_values(span_t header, span_t body) noexcept nogil:
+    """Say whether a record's other values end where it does."""
+    cdef uint64_t serial
+    cdef value_t other
+    while header.left > 0:
+        if not take_varint(&header, &serial) or not take_value(&body, serial, &other):
+            return False
+    return body.left == 0
+
+
+cdef int read_record(
     span_t row, value_t *values, const int *wanted, size_t columns
 ) noexcept nogil:
-    """Read the columns of a record; see `tree_next`. False: unsupported."""
+    """Read the columns of a record; see `tree_next`. Return a tree_status_t."""
     cdef span_t header = row
     cdef uint64_t size, serial
     cdef size_t column
     cdef value_t other
     if not take_varint(&header, &size) or size > row.left:
-        return False
+        return TREE_UNSUPPORTED
     if size < row.left - header.left:
-        return False
+        return TREE_UNSUPPORTED
     header.left -= <size_t> (row.left - size)
     take(&row, <size_t> size)
     for column in range(columns):
@@ -254,13 +265,13 @@ cdef bint read_record(
                 values[wanted[column]].kind = KIND_NULL
             continue
         if not take_varint(&header, &serial):
-            return False
+            return TREE_UNSUPPORTED
         if not take_value(
             &row, serial,
             &other if wanted[column] < 0 else &values[wanted[column]],
         ):
-            return False
-    return header.left > 0 or row.left == 0
+            return TREE_UNSUPPORTED
+    return TREE_ROW if skip_values(header, row) else TREE_DAMAGED
 
 
 cdef int tree_next(
@@ -284,6 +295,11 @@ cdef int tree_next(
         return TREE_UNSUPPORTED
     if size > min(tree.count * tree.page_size, <size_t> MAX_ROW):
         return TREE_UNSUPPORTED
+    tree.row_at = cell.at - tree.pages
+    if tree.has_row and <int64_t> rowid <= tree.rowid:
+        return TREE_DAMAGED        # a page or a cell that is read twice
+    tree.has_row = True
+    tree.rowid = <int64_t> rowid
     level = &tree.levels[tree.depth - 1]
     local = local_size(tree, size)
     if local > level.budget or local > cell.left:
@@ -292,6 +308,6 @@ cdef int tree_next(
     row = span_of(cell.at, local)
     if local < size:
         status = gather_row(tree, cell, <size_t> size, &row)
-    if status == TREE_ROW and not read_record(row, values, wanted, columns):
-        return TREE_UNSUPPORTED
+    if status == TREE_ROW:
+        status = read_record(row, values, wanted, columns)
     return status

@@ -4,12 +4,18 @@ A pack is a tar member named by the offset of its own data, ``pack_000000000512.
 an ``.npy`` file, version 1.0, in C order, of shape ``(rows, *shape)``. Its rows are
 arrays of samples with equal shape and dtype. The table ``samples`` refers to it with
 three columns: ``<field>_shard``, ``<field>_offset`` (of the pack's data, as for a
-member of one sample) and ``<field>_row``, counted from 0. Where ``<field>_row`` is
-NULL, the array is a member of its own, ``<id>.npy``.
+member of one sample) and ``<field>_row``. Where ``<field>_row`` is NULL, the array is a
+member of its own, ``<id>.npy``, which its name identifies.
+
+``<field>_row`` is the row in the pack, counted from 0, and above its 31 bits the
+identity of the sample's place: see `fastshard._core.table.row_identity`. A value whose
+identity differs is damaged, or that of another sample.
 
 A field has the column ``<field>_row`` once it is named in the table
-``fastshard_packed``; the dataset has that table once a field was packed. Datasets
-without it are those of the original format.
+``fastshard_packed``, with the version of its rows; the dataset has that table once a
+field was packed. Datasets without it are those of the original format. Rows of version
+1, or NULL, have no identity: they are read, and a writer that opens the dataset gives
+them one.
 
 An array is packed if ``np.save`` stores it in C order, under a header of version 1.0,
 and it has no Python objects, at least one byte and at most `MAX_ROW_BYTES`.
@@ -26,12 +32,14 @@ __all__ = [
     "MAX_ROWS",
     "MAX_ROW_BYTES",
     "PACKED_TABLE",
+    "ROW_VERSION",
     "name_columns",
     "pack_name",
     "row_column",
 ]
 
-PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY
+PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY, version INTEGER
+ROW_VERSION = 2  # of rows with identities
 MAX_ROWS = 10**11  # of a pack; the header has room for its digits
 MAX_ROW_BYTES = 64 << 10  # of an array that is worth packing
 

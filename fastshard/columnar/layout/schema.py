@@ -8,7 +8,7 @@ import re
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard.columnar.layout.packs import PACKED_TABLE, row_column
+from fastshard.columnar.layout.packs import PACKED_TABLE, ROW_VERSION, row_column
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ class Field(NamedTuple):
     name: str
     folder: str  # of its shards, in the dataset's directory: one path component
     is_packed: bool = False  # `samples` has the column of its rows in packs
+    has_identities: bool = False  # those rows have the identities of their samples
 
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
@@ -312,15 +313,24 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
                 reason = f"the fields {seen[key]!r} and {name!r} have the same {key}"
                 raise FormatError(reason, path, 0)
             seen[key] = field.name
-        fields.append(field._replace(is_packed=is_packed))
+        identified = packed.get(name, False)
+        fields.append(field._replace(is_packed=is_packed, has_identities=identified))
     return fields
 
 
-def _select_packed(conn: sqlite3.Connection, path: str) -> set[object]:
-    """Return the names of the fields that have packs."""
-    if _check_table(conn, PACKED_TABLE, ("field",), path) is None:
-        return set()
-    return {name for (name,) in conn.execute(f"SELECT field FROM {PACKED_TABLE}")}
+def _select_packed(conn: sqlite3.Connection, path: str) -> dict[object, bool]:
+    """Return the fields that have packs, and whether their rows have identities."""
+    columns = _check_table(conn, PACKED_TABLE, ("field",), path)
+    if columns is None:
+        return {}
+    version = "version" if "version" in columns else "NULL"
+    found = {}
+    for name, number in conn.execute(f"SELECT field, {version} FROM {PACKED_TABLE}"):
+        if number not in (None, 1, ROW_VERSION):
+            reason = f"rows in packs of the field {name!r:.80} have version {number!r}"
+            raise FormatError(reason, path, 0)
+        found[name] = number == ROW_VERSION
+    return found
 
 
 def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:

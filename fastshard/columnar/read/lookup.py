@@ -66,19 +66,25 @@ class FieldReader:
         self._read: Any = None if samples is None else samples.read
         self._columns = [] if samples is None else samples.columns_of(fields)
         self._path = snapshot.path
-        columns = ", ".join(map(quote_name, name_columns(fields, packed)))
-        self._selected = f"{columns}, meta_json" if columns else "meta_json"
-        self.row_sql = f"SELECT {self._selected} FROM samples WHERE id = ?"
+        names = [*name_columns(fields, packed), "meta_json"]
+        self._selected = ", ".join(f"samples.{quote_name(name)}" for name in names)
+        # The id is compared in the row, not in the SQL index that leads to it.
+        self.row_sql = (
+            f"SELECT {self._selected}, id = ?1 FROM samples "
+            "WHERE rowid = (SELECT rowid FROM samples WHERE id = ?1)"
+        )
 
     @property
     def rows_sql(self) -> str:
         """Query of a JSON array of ids; rows of ids that do not exist are all NULL.
 
-        The id is the last column. One such query takes less time than one for each id.
+        The last column is the id in the row, not in the SQL index that leads to it. One
+        such query takes less time than one for each id.
         """
         return (
             f"SELECT {self._selected}, samples.id FROM json_each(?) AS wanted "
-            "LEFT JOIN samples ON samples.id = wanted.value"
+            "LEFT JOIN (SELECT rowid AS at, id FROM samples) AS named "
+            "ON named.id = wanted.value LEFT JOIN samples ON samples.rowid = named.at"
         )
 
     def find(self, sample_id: str, copy: bool) -> tuple[Arrays, Metadata] | None:
@@ -211,10 +217,12 @@ class RowLookup:
             raise snapshot.translate_error(error) from error
         if row is None:
             raise snapshot.sample_error(sample_id)
+        if not row[-1]:
+            raise _foreign_row_error(sample_id, snapshot.path)
         arrays = self._read_row(reader, row, sample_id, copy)
         snapshot.release_shards()
         self._note_lookups(1)
-        return arrays, parse_metadata(row[-1], sample_id, snapshot.path)
+        return arrays, parse_metadata(row[-2], sample_id, snapshot.path)
 
     def get_many(
         self, sample_ids: Iterable[Any], fields: Iterable[str] | None, copy: bool
@@ -342,8 +350,10 @@ class RowLookup:
         if len(rows) != len(ids):
             raise FormatError("several samples have the same id", snapshot.path, 0)
         for row, sample_id in zip(rows, ids, strict=True):
-            if row[-1] != sample_id:  # NULL
+            if row[-1] is None:
                 raise snapshot.sample_error(sample_id)
+            if row[-1] != sample_id:
+                raise _foreign_row_error(sample_id, snapshot.path)
         return rows
 
     def _read_row(
@@ -366,6 +376,12 @@ class RowLookup:
                     reason, error.path, error.offset, error.member
                 ) from error
             raise
+
+
+def _foreign_row_error(sample_id: str, path: str) -> FormatError:
+    """Return the error of an id that leads to the row of another sample."""
+    reason = f"the index of ids has the row of another sample for {sample_id!r:.200}"
+    return FormatError(reason, path, 0)
 
 
 def _can_answer(samples: ColumnSamples) -> bool:

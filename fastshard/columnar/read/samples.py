@@ -10,6 +10,7 @@ from fastshard.columnar.layout.packs import name_columns
 from fastshard.columnar.layout.schema import fold_case, quote_name
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.samples import build_samples, build_samples_from_image
+from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,6 +23,7 @@ ROWS_PER_FETCH = 4096
 # Size of an index that is copied into memory (for a moment twice), and of the table of
 # its rows.
 MAX_BYTES = 1 << 29
+COUNT = "SELECT count(*) FROM samples"  # of the index of ids, which has fewer pages
 TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
 VIRTUAL = 2  # kind in PRAGMA table_xinfo: a generated column that is not stored
 
@@ -39,8 +41,11 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
         return samples
     names = ["id", *name_columns(list(snapshot.folders), snapshot.packed)]
     columns = ", ".join(map(quote_name, names))
-    sql = f"SELECT {columns} FROM samples ORDER BY rowid"
-    return build_samples(_fetch_chunks(snapshot, sql), snapshot)
+    sql = f"SELECT rowid, {columns} FROM samples ORDER BY rowid"
+    samples = build_samples(_fetch_chunks(snapshot, sql), snapshot)
+    ((count,),) = snapshot.select(COUNT)
+    _check_count(len(samples), count, snapshot.path)
+    return samples
 
 
 def load_image(snapshot: Snapshot) -> ColumnSamples | None:
@@ -62,15 +67,26 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
             roots = connection.execute(TABLE).fetchall()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (size,) = connection.execute("PRAGMA page_size").fetchone()
+            (count,) = connection.execute(COUNT).fetchone()
             if columns is None or pages * size > MAX_BYTES:
                 return None
             image = connection.serialize()
         ((root,),) = roots if len(roots) == 1 else [(None,)]
         if type(root) is not int or not 0 < root <= pages:
             return None
-        return build_samples_from_image(image, root, columns, snapshot, MAX_BYTES)
+        samples = build_samples_from_image(image, root, columns, snapshot, MAX_BYTES)
     except (*INDEX_ERRORS, MemoryError):
         return None
+    if samples is not None:
+        _check_count(len(samples), count, snapshot.path)
+    return samples
+
+
+def _check_count(found: int, count: int, path: str) -> None:
+    """Raise FormatError if the index of ids has not as many as the table has rows."""
+    if found != count:
+        reason = f"the table of samples has {found:,} rows, the index of ids {count:,}"
+        raise FormatError(reason, path, 0)
 
 
 def _find_columns(
@@ -113,12 +129,21 @@ def _has_plain_ids(connection: sqlite3.Connection) -> bool:
 
 
 def _fetch_chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield rows without their rowid, the first value, which must increase."""
     connection = snapshot.connect()
+    last = None
     try:
         with connection.lock:
             cursor = connection.execute(sql)
             while rows := cursor.fetchmany(ROWS_PER_FETCH):
-                yield rows
+                for rowid, *_ in rows:
+                    if last is not None and rowid <= last:
+                        reason = (
+                            f"the table of samples has row {rowid:,} after {last:,}"
+                        )
+                        raise FormatError(reason, snapshot.path, 0)
+                    last = rowid
+                yield [row[1:] for row in rows]
     except INDEX_ERRORS as error:
         raise translate_error(error, snapshot.path) from error
 

@@ -86,8 +86,8 @@ class Snapshot:
         Absolute path of the index.
     folders : dict of str to str
         Folder of each field, below `root`, in the order the fields were added.
-    packed : set of str
-        Fields that may have packs.
+    packed : dict of str to bool
+        Fields that may have packs, and whether the stored rows have identities.
     files : ColumnFiles
     lookup_connection : ReaderConnection or None
         For row lookups. None after `close`, and after a fork or a failed refresh
@@ -149,7 +149,7 @@ class Snapshot:
     def _read_schema(self, connection: ReaderConnection) -> None:
         fields = read_fields(connection, self.path)
         self.folders = {field.name: field.folder for field in fields}
-        self.packed = {field.name for field in fields if field.is_packed}
+        self.packed = {f.name: f.has_identities for f in fields if f.is_packed}
         self.files.folders = self.folders
         self.files.sizes = None
         self._has_sizes = True  # until a query finds no table

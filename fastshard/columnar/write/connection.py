@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from fastshard._core.table.row_identity import identify_row
 from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trusted
 from fastshard.columnar.layout.packs import PACKED_TABLE
 from fastshard.columnar.write.pending_rows import PendingRows
@@ -306,6 +307,7 @@ def open_writer(path: str) -> WriterConnection:
     try:
         for setting in SETTINGS:
             conn.execute(setting)
+        conn.create_function("fastshard_row", 5, _identify_row, deterministic=True)
         if is_json_trusted():
             conn.execute("PRAGMA trusted_schema=OFF")
         (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -319,6 +321,14 @@ def open_writer(path: str) -> WriterConnection:
         conn.close()
         raise
     return conn
+
+
+def _identify_row(field: Any, sample_id: Any, shard: Any, offset: Any, row: Any) -> Any:
+    """Return the stored value of a row in a pack; `row` itself if it is no such one."""
+    try:
+        return identify_row(field, sample_id, shard, offset, row)
+    except (TypeError, ValueError, OverflowError):
+        return row
 
 
 def check_no_triggers(conn: sqlite3.Connection, path: str) -> None:

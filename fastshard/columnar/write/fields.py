@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from fastshard.columnar.layout.packs import PACKED_TABLE, row_column
+from fastshard.columnar.layout.packs import PACKED_TABLE, ROW_VERSION, row_column
 from fastshard.columnar.layout.schema import (
     check_column_name,
     check_field_name,
@@ -15,6 +15,7 @@ from fastshard.columnar.layout.schema import (
 )
 
 __all__ = [
+    "add_identities",
     "has_shards",
     "insert_field",
     "insert_metadata_column",
@@ -132,8 +133,10 @@ def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
     """
     _check_row_column(name, list_columns(cursor.connection))
     cursor.execute(
-        f"CREATE TABLE IF NOT EXISTS {PACKED_TABLE} (field TEXT PRIMARY KEY)"
+        f"CREATE TABLE IF NOT EXISTS {PACKED_TABLE} "
+        "(field TEXT PRIMARY KEY, version INTEGER)"
     )
+    _add_version(cursor)
     try:
         cursor.execute(
             f"ALTER TABLE samples ADD COLUMN {quote_name(row_column(name))} INTEGER"
@@ -142,7 +145,35 @@ def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
         if "too many columns" not in str(error):
             raise
         raise ValueError(f"the field {name!r} cannot be packed: {error}") from error
-    cursor.execute(f"INSERT INTO {PACKED_TABLE} (field) VALUES (?)", (name,))
+    cursor.execute(
+        f"INSERT INTO {PACKED_TABLE} (field, version) VALUES (?, ?)",
+        (name, ROW_VERSION),
+    )
+
+
+def _add_version(cursor: sqlite3.Cursor) -> None:
+    """Add the versions of rows to a table of packed fields that has none."""
+    rows = cursor.execute(f"PRAGMA table_info({PACKED_TABLE})")
+    if "version" not in [row[1] for row in rows]:
+        cursor.execute(f"ALTER TABLE {PACKED_TABLE} ADD COLUMN version INTEGER")
+
+
+def add_identities(cursor: sqlite3.Cursor, name: str) -> None:
+    """Give the rows of a packed field, which have none, the samples' identities.
+
+    Values that are no rows stay as they are: they have no identity either.
+    """
+    row = quote_name(row_column(name))
+    shard, offset = quote_name(f"{name}_shard"), quote_name(f"{name}_offset")
+    _add_version(cursor)
+    cursor.execute(
+        f"UPDATE samples SET {row} = fastshard_row(?, id, {shard}, {offset}, {row}) "
+        f"WHERE {row} IS NOT NULL",
+        (name,),
+    )
+    cursor.execute(
+        f"UPDATE {PACKED_TABLE} SET version = ? WHERE field = ?", (ROW_VERSION, name)
+    )
 
 
 def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:

@@ -251,7 +251,9 @@ def move_rows(
         Remove the array from rows that refer to the shard already.
     """
     offset, shard = column.offset_column, column.shard_column
-    row = f", {column.row_column} = ?4" if column.is_packed else ""
+    row = ""
+    if column.is_packed:
+        row = f", {column.row_column} = fastshard_row(?5, ?3, ?2, ?1, ?4)"
     if clear:
         cursor.execute(
             f"UPDATE samples SET {offset} = NULL, {shard} = NULL{column.cleared_row} "
@@ -262,7 +264,7 @@ def move_rows(
     cursor.executemany(
         f"UPDATE samples SET {offset} = ?1, {shard} = ?2{row} WHERE id = ?3",
         (
-            (at, number, sample_id, place)[: 4 if row else 3]
+            (at, number, sample_id, place, column.name)[: 5 if row else 3]
             for sample_id, (at, place) in places.items()
         ),
     )

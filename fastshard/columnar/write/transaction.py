@@ -55,7 +55,7 @@ from fastshard.columnar.read.leases import has_older_readers
 from fastshard.columnar.write.append_file import SyncQueue
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import WriterConnection, begin, savepoint
-from fastshard.columnar.write.fields import make_folder, pack_field
+from fastshard.columnar.write.fields import add_identities, make_folder, pack_field
 from fastshard.columnar.write.recovery import (
     adopt_rows,
     read_records,
@@ -168,6 +168,9 @@ class Transaction:
             with savepoint(self.conn) as cursor:
                 pack_field(cursor, field.name)
             column.is_packed = True
+        elif field.is_packed and not field.has_identities:
+            with savepoint(self.conn) as cursor:
+                add_identities(cursor, field.name)
         recover(self.conn, column)
         row = self.conn.execute(
             "SELECT num_shards FROM fields WHERE name = ?", (field.name,)

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from fastshard._core.columnar.index_rows import read_image, read_rows
+from fastshard.errors import FormatError
 
 FIELDS = ["a", "b"]
 PLACES = [0, 1, 2, 3, 4, 5]
@@ -275,7 +276,11 @@ def test_flipped_bytes(image, seed):
             if rng.random() < 0.5:  # in the header of a page
                 at -= at % 512 - rng.randrange(20)
             bad[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-        found = read(bytes(bad), root)
+        try:
+            found = read(bytes(bad), root)
+        except FormatError as error:
+            assert error.offset < len(bad)
+            continue
         if found is not None:
             columns, names = found
             assert len(names) <= len(whole)
@@ -316,19 +321,33 @@ def test_a_page_made_by_hand():
         [page(5, [508] * 200, bytes([0, 0, 0, 3]), 3), page(13, [])],
         [page(5, [509], bytes(3), 2)],  # a cell past the end
         [page(13, [511], b"\x81")],
-        [page(13, [512 - len(CELL)] * 240, CELL)],  # one cell, 240 pointers
         [page(13, [510], bytes([0x7F, 1]))],
         [page(13, [9, 512 - len(CELL)], CELL)],  # a cell in the header
         [page(5, [508], bytes([0, 0, 0, 3]), 3), page(13, [])],  # an empty leaf
         [page(5, [], right=3), page(13, [512 - len(CELL)], CELL)],  # no cells
-        [page(13, [511 - len(CELL)], bytes([len(RECORD) + 1]) + CELL[1:] + b"x")],
         [page(10, [])],  # a page of an index
         [page(5, [], right=k) for k in range(3, 40)] + [page(13, [])],  # too deep
     ],
-    ids=range(13),
+    ids=range(11),
 )
 def test_invalid_trees(pages):
     assert read(database(*pages), 2) is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        page(13, [512 - len(CELL)] * 2, CELL),  # one cell, two pointers
+        page(13, [512 - len(CELL), 512 - 2 * len(CELL)], CELL * 2),  # one rowid
+        page(13, [511 - len(CELL)], bytes([len(RECORD) + 1]) + CELL[1:] + b"x"),
+        page(13, [512 - len(CELL)], CELL[:2] + bytes([3]) + CELL[3:]),  # two columns
+    ],
+    ids=["cell twice", "rowid twice", "bytes left", "columns left out"],
+)
+def test_rows_that_sqlite_takes_for_sound(cells):
+    with pytest.raises(FormatError, match="damaged") as raised:
+        read(database(cells), 2)
+    assert 512 <= raised.value.offset < 1024
 
 
 def test_rows_that_claim_a_large_size():

@@ -19,6 +19,7 @@ from fastshard.columnar import (
 from fastshard.errors import FormatError
 from support.columnar import found as contents
 from support.columnar.checks import assert_same_array, members_in, sql
+from support.columnar.identity import identify, row_of
 from support.columnar.original import OriginalWriter, shard_path
 from support.marks import thin
 
@@ -42,7 +43,11 @@ def names_in(root, shard=0) -> list[str]:
 
 
 def rows_of(root) -> list[tuple]:
-    return sql(root, "SELECT a_shard, a_offset, a_row FROM samples ORDER BY rowid")
+    rows = sql(root, "SELECT id, a_shard, a_offset, a_row FROM samples ORDER BY rowid")
+    return [
+        (shard, offset, row_of(row, "a", sample_id, shard, offset))
+        for sample_id, shard, offset, row in rows
+    ]
 
 
 def check(root, arrays) -> None:
@@ -167,12 +172,16 @@ def test_a_column_of_the_user_forbids_packs(root):
 
 def test_rows_and_packs_that_disagree_are_faults(root):
     write(root, [np.full(3, i) for i in range(4)])
-    sql(root, "UPDATE samples SET a_row = 4 WHERE id = '1'")
-    sql(root, "UPDATE samples SET a_offset = 1024 WHERE id = '2'")
+    row = identify("a", "1", 0, 512, 4)
+    sql(root, f"UPDATE samples SET a_row = {row} WHERE id = '1'")
+    row = identify("a", "2", 0, 1024, 2)
+    sql(root, f"UPDATE samples SET a_offset = 1024, a_row = {row} WHERE id = '2'")
+    sql(root, "UPDATE samples SET a_row = a_row + 1 WHERE id = '3'")
     faults = verify(root)
-    assert [fault.member for fault in faults] == ["1", "2"]
+    assert [fault.member for fault in faults] == ["1", "2", "3"]
     assert "row 4 of the pack at 512" in faults[0].reason
     assert "no pack at 1024" in faults[1].reason
+    assert "identity" in faults[2].reason
     with pytest.raises(FormatError, match="sample '1'"):
         compact(root)
 
@@ -199,7 +208,8 @@ def test_a_member_of_another_program_replaces_a_row(root):
     write(root, [np.full(3, i) for i in range(4)])
     with OriginalWriter(root) as writer:  # it leaves the row in the pack as it was
         writer.update_sample("1", {"a": np.full(3, 7)})
-    assert [row for *_, row in rows_of(root)] == [0, 1, 2, 3]
+    ((left,),) = sql(root, "SELECT a_row FROM samples WHERE id = '1'")
+    assert left == identify("a", "1", 0, 512, 1)
     ShardedDatasetWriter(root).close()
     assert [row for *_, row in rows_of(root)] == [0, None, 2, 3]
     check(root, [np.full(3, i) for i in (0, 7, 2, 3)])

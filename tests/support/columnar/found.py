@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from support.columnar.identity import row_of
+
 LOCKS = {"writer.lock", "readers.lock"}  # which stay
 
 
@@ -72,7 +74,12 @@ def read(root: Path, *, whole: bool = False) -> Found:
             if shard is not None:
                 need(shard in shard_files, f"{where}: no such shard")
                 members = shard_files[shard]
-                place = row.get(f"{field}_row")
+                try:
+                    place = row_of(
+                        row.get(f"{field}_row"), field, row["id"], shard, offset
+                    )
+                except ValueError as error:
+                    raise Broken(f"{where}: {error}") from error
                 name = f"pack_{offset:012d}.npy"
                 if place is None:
                     name = f"{row['id']}.npy"

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from support.columnar.identity import identify
+
 Arrays = Mapping[str, Any]  # of a sample, by field
 
 BLOCK = 512  # bytes of a tar header
@@ -123,6 +125,7 @@ def write_packed(
     samples_per_shard: int = 10,
     is_own: Callable[[str], bool] = lambda sample_id: False,
     metadata: Callable[[int], Any] = lambda i: {"n": i},
+    identities: bool = True,
 ) -> list[str]:
     """Write a packed dataset, and return the ids of its samples.
 
@@ -139,6 +142,8 @@ def write_packed(
         ``is_own(sample_id)``: its arrays are members of their own.
     metadata : callable
         Of the sample at a position.
+    identities : bool
+        Whether rows in packs have the identities of their samples.
     """
     fields = list(dict.fromkeys(field for arrays in samples for field in arrays))
     packed = fields if packed is None else packed
@@ -162,7 +167,8 @@ def write_packed(
             "CREATE TABLE fastshard_shards (field TEXT, shard INTEGER, "
             "nbytes INTEGER, members INTEGER, PRIMARY KEY (field, shard))"
         )
-        conn.execute("CREATE TABLE fastshard_packed (field TEXT PRIMARY KEY)")
+        version = ", version INTEGER" if identities else ""
+        conn.execute(f"CREATE TABLE fastshard_packed (field TEXT PRIMARY KEY{version})")
         conn.execute("INSERT INTO counters VALUES ('sample_id', ?)", (len(ids),))
         conn.executemany(
             "INSERT INTO samples (id, meta_json) VALUES (?, ?)",
@@ -183,12 +189,21 @@ def write_packed(
             write_field(root, conn, field, shards)
             row = f", {field}_row = :row" if field in packed else ""
             if field in packed:
-                conn.execute("INSERT INTO fastshard_packed VALUES (?)", (field,))
+                values = (field, 2) if identities else (field,)
+                marks = ", ".join("?" * len(values))
+                conn.execute(f"INSERT INTO fastshard_packed VALUES ({marks})", values)
             conn.executemany(
                 f"UPDATE samples SET {field}_offset = :offset, {field}_shard = :shard"
                 f"{row} WHERE id = :id",
                 [
-                    {"offset": offset, "shard": shard, "row": at, "id": sample_id}
+                    {
+                        "offset": offset,
+                        "shard": shard,
+                        "row": at
+                        if at is None or not identities
+                        else identify(field, sample_id, shard, offset, at),
+                        "id": sample_id,
+                    }
                     for sample_id, (offset, shard, at) in places.items()
                 ],
             )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fastshard._core.dataset.npy import fill_rows
 from fastshard._core.io.source import LocalFile
+from fastshard._core.table.row_identity import find_row
 from fastshard._util.files import sync_directory
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.layout.packs import pack_name
@@ -101,6 +102,7 @@ def find_arrays(
                 found.extend(resolver.find(rowid, sample_id, at, row))
             is_whole = is_whole and resolver.is_whole(column)
     table = np.frombuffer(found, np.int64).reshape(-1, 7)
+    _check_owners(conn, column, table)
     table = table[np.argsort(table[:, 0], kind="stable")]
     rowids, shards, starts, sizes, layouts, at, old_rows = table.T.copy()
     layout = packs, column.limit, False
@@ -111,6 +113,21 @@ def find_arrays(
         is_compact = _is_arranged(places, at, old_rows)
         places = places._replace(is_compact=is_compact)
     return places
+
+
+def _check_owners(conn: sqlite3.Connection, column: Column, table: Ints) -> None:
+    """Raise FormatError if two rows of `find_arrays`' table are of one array."""
+    order = np.lexsort((table[:, 2], table[:, 1]))
+    places = table[order, 1:3]
+    (shared,) = (places[1:] == places[:-1]).all(axis=1).nonzero()
+    if not len(shared):
+        return
+    rowids = table[order[shared[0] : shared[0] + 2], 0].tolist()
+    ids = conn.execute("SELECT id FROM samples WHERE rowid IN (?, ?)", rowids)
+    number, start = places[shared[0]].tolist()
+    reason = f"field {column.name!r} has one array for two samples: "
+    reason += ", ".join(repr(sample_id)[:200] for (sample_id,) in ids)
+    raise FormatError(reason, column.path(number), start)
 
 
 def find_starts(places: ArrayPlaces) -> list[int]:
@@ -156,9 +173,14 @@ class _ShardArrays:
         """
         self._count += 1
         if row is not None:
+            value = row
+            row = find_row(self._field, sample_id, self._number, at, value)
+            if row is None:
+                reason = f"its row {value!r:.40} of a pack has another identity"
+                raise self._error(reason, sample_id, at)
             pack = self._packs.get(at) or self._open_pack(at, sample_id)
-            if type(row) is not int or not 0 <= row < pack.rows:
-                reason = f"its row is {row!r:.40}, of {pack.rows:,} rows of the pack"
+            if row >= pack.rows:
+                reason = f"its row is {row:,}, of {pack.rows:,} rows of the pack"
                 raise self._error(reason, sample_id, at)
             layout = pack.layout
             start = pack.data + row * layout.row_size

@@ -14,6 +14,7 @@ import sqlite3
 from array import array
 from collections import OrderedDict
 from contextlib import suppress
+from itertools import repeat
 from typing import NamedTuple
 
 from fastshard._util.files import sync_directory
@@ -86,7 +87,8 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
     ValueError
         A shard handle is open.
     FormatError
-        A shard is damaged, or a row refers to a missing member. Nothing changes.
+        The index or a shard is damaged, or a row refers to a missing member, or to
+        another sample's row in a pack. Nothing changes.
     OSError
         The new shards cannot be written. Nothing changes.
     """
@@ -94,6 +96,7 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
     for column in columns:
         if column.in_handles:
             raise ValueError(f"a shard of the field {column.name!r} is being written")
+    _check_index(session)
     session.remove_condemned()
     before = [_measure(column) for column in columns]
     for column in columns:
@@ -116,6 +119,13 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
         sum(shards for _, shards in before),
         sum(shards for _, shards in after),
     )
+
+
+def _check_index(session: WriterSession) -> None:
+    """Raise FormatError if SQLite finds damage: arrays of lost rows would be lost."""
+    (message,) = session.conn.execute("PRAGMA integrity_check(1)").fetchone()
+    if message != "ok":
+        raise FormatError(f"SQLite: {message}", session.path, 0)
 
 
 def _set_limit(session: WriterSession, column: Column, packed: bool) -> None:
@@ -334,13 +344,15 @@ def _switch_rows(
             else:
                 cursor.executemany(
                     f"UPDATE samples SET {offset} = ?1, {shard} = ?2, "
-                    f"{column.row_column} = iif(?3 < 0, NULL, ?3) WHERE rowid = ?4",
+                    f"{column.row_column} = iif(?3 < 0, NULL, "
+                    "fastshard_row(?5, id, ?2, ?1, ?3)) WHERE rowid = ?4",
                     zip(
                         copied.offsets,
                         copied.shards,
                         copied.rows,
                         copied.rowids,
-                        strict=True,
+                        repeat(column.name),
+                        strict=False,
                     ),
                 )
             if found is not None and not found.packs:
