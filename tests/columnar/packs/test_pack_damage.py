@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.columnar import ShardedDatasetReader
+from fastshard.columnar import (
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+    compact,
+    verify,
+)
 from fastshard.errors import FastshardError, FormatError
+from support.columnar.checks import sql
+from support.columnar.identity import identify, row_of
 from support.columnar.packed import npy_bytes, tar_header, write_packed
 from support.marks import slow
 
@@ -173,10 +180,66 @@ def test_a_truncated_file(root):
                     assert np.array_equal(found, VALUES[i])
 
 
-def test_overlapping_packs_are_read_as_they_are(root):
-    set_index(root, "a_row", 3, i=0)
-    assert np.array_equal(by_columns(root, 0), VALUES[3])
-    assert np.array_equal(by_scan(root, 0), VALUES[3])
+@pytest.mark.parametrize("identities", [True, False])
+def test_two_samples_of_one_row_are_a_fault(tmp_path, identities):
+    root = tmp_path / "d"
+    ids = write_packed(root, [{"a": row} for row in VALUES], identities=identities)
+    set_index(
+        root, "a_row", identify("a", ids[0], 0, PACK, 3) if identities else 3, i=0
+    )
+    (fault,) = verify(root)
+    assert fault.member == ids[3]
+    assert f"as that of the sample {ids[0]!r}" in fault.reason
+    for pack in (True, False, None):
+        with pytest.raises(FormatError, match=f"{ids[0]!r}, {ids[3]!r}"):
+            compact(root, pack=pack)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_row_of_another_sample_raises(root, read):
+    ((other,),) = sql(root, "SELECT a_row FROM samples WHERE rowid = 1")
+    set_index(root, "a_row", other)
+    with pytest.raises(FormatError, match="identity") as raised:
+        read(root, 1)
+    assert raised.value.member == "sample_000000000002.npy"
+    assert str(PACK) in str(raised.value)
+    (fault,) = verify(root)
+    assert "identity" in fault.reason
+    with pytest.raises(FormatError, match="identity"):
+        compact(root)
+
+
+def test_rows_without_identities_are_read_and_get_them(tmp_path):
+    root = tmp_path / "d"
+    ids = write_packed(root, [{"a": row} for row in VALUES], identities=False)
+    assert verify(root) == []
+    for read in READS:
+        assert np.array_equal(read(root, 6), VALUES[6])
+    sql(root, "PRAGMA journal_mode = WAL")  # as a writer of it has set
+    with ShardedDatasetReader(root) as reader:
+        with ShardedDatasetWriter(root, pack=True) as writer:
+            writer.add_sample({"a": VALUES[0]}, "new")
+        assert np.array_equal(reader.get_sample(ids[6])[0]["a"], VALUES[6])
+        assert np.array_equal(reader.columns([6])["a"][0], VALUES[6])
+    rows = sql(root, "SELECT id, a_shard, a_offset, a_row FROM samples")
+    assert [
+        row_of(row, "a", sample_id, shard, offset)
+        for sample_id, shard, offset, row in rows
+    ] == [*(i % ROWS for i in range(10)), 0, 1, 0]
+    assert verify(root) == []
+    for read in READS:
+        assert np.array_equal(read(root, 6), VALUES[6])
+
+
+def test_rows_of_an_unknown_version_are_refused(root):
+    sql(root, "UPDATE fastshard_packed SET version = 3")
+    for open_it in (ShardedDatasetReader, ShardedDatasetWriter, fastshard.open):
+        with pytest.raises(FormatError, match="version 3"):
+            open_it(root)
+    sql(root, "UPDATE fastshard_packed SET version = 1")  # values with identities
+    for read in READS:
+        with pytest.raises(FormatError):
+            read(root, 1)
 
 
 def read_damaged(root, seed):
