@@ -24,7 +24,9 @@ byte   type    content
 176    u64     its inode; 0 if device, inode and ctime are unknown
 184    i64     last change of the shard (ctime), ns since 1970
 192    u32     CRC-32C of bytes 0 to 191 and of the column ``sums``
-196    56 b.   zeros
+196    u64     offset in this file of the lengths of documents; 0 if it has none
+204    u64     their size in bytes; see `fastshard.index.document_column`
+212    40 b.   zeros
 252    u32     CRC-32 of bytes 0 to 251
 ====== ======= ===============================================================
 
@@ -51,8 +53,10 @@ Members are in the shard's order, samples in the order of their first members. T
 has no hash table. Its size must be the one that the header's numbers give.
 
 The header and ``sums`` are checked when the file is opened, each block at its first
-use. Device, inode, ctime and mtime identify the indexed file; see
-`fastshard.index.freshness`.
+use. The header's numbers are then compared with the size of the file and with the last
+numbers of ``name_ends``, ``sample_starts`` and ``info_ends``: right checksums do not
+make a hostile number harmless. Device, inode, ctime and mtime identify the indexed
+file; see `fastshard.index.freshness`.
 
 Version 1 is read but no longer written. It has no ``sums``. Its header has at byte 168
 the CRC-32 of each of the eight columns, 8 u32, then 52 bytes of zeros; the columns are
@@ -66,7 +70,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -99,11 +103,15 @@ __all__ = [
 MAGIC = b"\x89fsi\r\n\x1a\n"
 VERSION = 2
 LAST_DOT, HAS_INFO, REPEATS = 1, 2, 4  # flags
-HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8QQQqI56xI")
+HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8QQQqIQQ40xI")
 HEADER_1 = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")  # version 1
 CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 BOUND = 192  # bytes of the header that the checksum of ``sums`` covers
+MEMBERS_AT, END_AT = 56, 96  # bytes of the header: of these numbers
+LENGTHS_AT = 196  # byte of the header with the place of the documents' lengths
 ALIGNMENT = 64  # bytes
+LENGTHS_ALIGNMENT = 8  # bytes
+BLOCK = 512  # bytes of the shard that each member and each other entry takes at least
 UNKNOWN = 2**64 - 1
 NOTHING: Mapping[str, int] = MappingProxyType({})
 assert HEADER.size == HEADER_1.size == 256
@@ -128,6 +136,7 @@ class Header(NamedTuple):
     end: int | None
     skipped: Mapping[str, int] | None
     checksums: tuple[int, ...]  # version 1: of the columns; version 2: of the sums
+    lengths: tuple[int, int] = (0, 0)  # offset and size of the documents' lengths
 
     def column_bytes(self) -> dict[str, int]:
         """Return the size of each column in bytes, in the order of the file."""
@@ -182,6 +191,7 @@ class Header(NamedTuple):
             inode,
             ctime_ns,
             0,
+            *self.lengths,
             0,
         )
         return seal_header(packed, sums)
@@ -270,7 +280,7 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     _check_byte_order()
     with LocalFile(path) as file:
         header, raw, source = _read_header(file)  # by pread: no page faults
-        extents = _check_size(header, file.nbytes, path)
+        extents = _check_places(header, file.nbytes, source.read, path)
         sums = None
         if header.version > 1:
             sums = source.read(*extents["sums"])
@@ -289,11 +299,14 @@ def parse_binary(data: bytes, path: str) -> BinaryIndex:
         raise FormatError("truncated inside its header", path, len(data))
     raw = data[: HEADER.size]
     header = _parse_header(raw, path)
-    extents = _check_size(header, len(data), path)
+
+    def read(at: int, size: int) -> bytes:
+        return data[at : at + size]
+
+    extents = _check_places(header, len(data), read, path)
     sums = None
     if header.version > 1:
-        at, size = extents["sums"]
-        sums = data[at : at + size]
+        sums = read(*extents["sums"])
     return _make_index(header, raw, extents, data, sums, path)
 
 
@@ -302,14 +315,53 @@ def _check_byte_order() -> None:
         raise FastshardError("a binary index requires a little-endian machine")
 
 
-def _check_size(header: Header, nbytes: int, path: str) -> dict[str, tuple[int, int]]:
-    """Return the extents of the columns; raise FormatError for another file size."""
+def _check_places(
+    header: Header, nbytes: int, read: Callable[[int, int], bytes], path: str
+) -> dict[str, tuple[int, int]]:
+    """Return the extents of the columns.
+
+    Raises FormatError unless they fill a file of `nbytes` bytes, and their last numbers
+    are those of the header.
+    """
     extents = header.column_extents()
     expected = sum(extents["sums" if header.version > 1 else "infos"])
     if header.file_bytes != nbytes or expected != nbytes:
         reason = f"expected {header.file_bytes:,} bytes by the header, got {nbytes:,}"
         raise FormatError(reason, path, 16)
+    infos_size = _infos_before_lengths(header, extents["infos"], path)
+    padding = LENGTHS_ALIGNMENT - 1 if header.lengths[0] else 0
+    for column, width, end, spare in (
+        ("name_ends", 8, header.names_bytes, 0),
+        ("sample_starts", 4, header.grouped, 0),
+        ("info_ends", 8, infos_size, padding),
+    ):
+        at, size = extents[column]
+        last = 0
+        if size:
+            last = int.from_bytes(read(at + size - width, width), "little")
+        if not end - spare <= last <= end:
+            reason = f"{column} ends with {last:,}, expected {end:,} by the header"
+            raise FormatError(reason, path, at)
     return extents
+
+
+def _infos_before_lengths(header: Header, infos: tuple[int, int], path: str) -> int:
+    """Return the bytes of infos before the documents' lengths; check their place."""
+    at, size = infos
+    lengths_at, lengths_size = header.lengths
+    if header.lengths == (0, 0):
+        return size
+    if (
+        not at <= lengths_at <= at + size
+        or lengths_at % LENGTHS_ALIGNMENT
+        or lengths_size != at + size - lengths_at
+    ):
+        reason = (
+            f"{lengths_size:,} bytes of documents' lengths at byte {lengths_at:,} are "
+            "not the end of the infos"
+        )
+        raise FormatError(reason, path, LENGTHS_AT)
+    return lengths_at - at
 
 
 def _make_index(
@@ -333,9 +385,11 @@ def _make_index(
 
 
 def read_header(path: str) -> Header:
-    """Read the header of a binary index alone."""
+    """Read the header of a binary index, and check it against the file."""
     with LocalFile(path) as file:
-        return _read_header(file)[0]
+        header, _, source = _read_header(file)
+        _check_places(header, file.nbytes, source.read, path)
+    return header
 
 
 def _read_header(file: LocalFile) -> tuple[Header, bytes, PreadSource]:
@@ -360,18 +414,27 @@ def _parse_header(raw: bytes, path: str) -> Header:
         raise FormatError(reason, path, 12)
     file_bytes, shard_bytes, mtime_ns, fingerprint, *counts, end = numbers[:10]
     skipped: Mapping[str, int] | None = None
+    entries = counts[0]
     if end != UNKNOWN:
         stored = dict(zip(KINDS.values(), numbers[10:18], strict=True))
         skipped = NOTHING
         if any(stored.values()):
             skipped = MappingProxyType({kind: n for kind, n in stored.items() if n})
+            entries += sum(stored.values())
+        if end > shard_bytes:
+            reason = f"the archive ends at byte {end:,} of a shard of {shard_bytes:,}"
+            raise FormatError(reason, path, END_AT)
+    if entries > shard_bytes // BLOCK:
+        reason = f"{entries:,} entries do not fit a shard of {shard_bytes:,} bytes"
+        raise FormatError(reason, path, MEMBERS_AT)
+    lengths = 0, 0
     if version == 1:
         identity = NO_IDENTITY._replace(mtime_ns=mtime_ns)
         checksums = HEADER_1.unpack(raw)[-9:-1]
     else:
-        device, inode, ctime_ns = numbers[18:21]
+        device, inode, ctime_ns, *sums, at, size = numbers[18:24]
         identity = FileIdentity(device, inode, ctime_ns, mtime_ns)
-        checksums = (numbers[21],)
+        checksums, lengths = tuple(sums), (at, size)
     return Header._make(
         (
             version,
@@ -386,6 +449,7 @@ def _parse_header(raw: bytes, path: str) -> Header:
             None if end == UNKNOWN else end,
             skipped,
             checksums,
+            lengths,
         )
     )
 

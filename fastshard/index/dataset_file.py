@@ -43,13 +43,15 @@ rows           u64 [samples], or none  upper half: 32 bits of a key's hash;
                                        sorted
 ============== ======================= =======================================
 
-The hash is SipHash-1-3. Shards are in the dataset's order. The header and the columns
-are checked when the file is opened, the rows at their first use. The checksum of the
-rows covers the seed and the flags, on which their meaning depends.
+The hash is SipHash-1-3; its seed is the BLAKE2b hash, 16 bytes, of all fingerprints.
+Shards are in the dataset's order. The header and the columns are checked when the file
+is opened, the rows at their first use. The checksum of the rows covers the seed and the
+flags, on which their meaning depends. Counts of a shard are checked against its size,
+for they size memory before the shard is opened.
 
 Version 1 is read but no longer written. It has no ``devices``, ``inodes`` and
 ``ctimes``; its checksums are CRC-32, of the columns before the rows and of the rows
-alone. Its seed is the BLAKE2b hash, 16 bytes, of all fingerprints.
+alone.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
 ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
 ALIGNMENT = 64  # bytes
+BLOCK = 512  # bytes of a shard that each member takes at least
 MAX_SAMPLES = 2**32 - 1  # positions that fit a row
 WIDTHS = {  # bytes per shard of the columns before the names
     "shard_bytes": 8,
@@ -254,8 +257,16 @@ class DatasetIndex:
         sums = sum(s.samples for s in shards), sum(s.members for s in shards)
         if sums != (self.samples, self.members):
             raise FormatError("the totals differ from the shards' sums", self.path, 32)
+        for shard in shards:
+            blocks = shard.shard_bytes // BLOCK
+            if not shard.samples <= shard.members <= blocks:
+                reason = (
+                    f"{shard.samples:,} samples and {shard.members:,} members do not "
+                    f"fit a shard of {shard.shard_bytes:,} bytes"
+                )
+                raise FormatError(reason, self.path, at["samples"], shard.name)
         seed = derive_seed(b"".join(fingerprints))
-        if self.version == 1 and self.has_keys and self.seed != seed:
+        if self.has_keys and self.seed != seed:
             raise FormatError("the seed is not derived from the shards", self.path, 56)
         return shards
 

@@ -1,10 +1,9 @@
 """Lengths of documents, kept in a binary index behind its infos.
 
-An optional extension of ``.fsi`` files of version 2. Bytes 196 to 211 of the header
-hold its offset in the file and its size in bytes, both u64, or zeros. It lies at the
-end of the column ``infos``, which earlier releases do not read to its end, so that the
-checksums of blocks cover it. It holds entries, one for each field, at multiples of 8
-bytes:
+An optional extension of ``.fsi`` files of version 2, whose header has its place. It
+lies at the end of the column ``infos``, which earlier releases do not read to its end,
+so that the checksums of blocks cover it. It holds entries, one for each field, at
+multiples of 8 bytes:
 
 ====== ========== ============================================================
 byte   type       content
@@ -25,19 +24,25 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from typing import NamedTuple
 
+from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.table.checksums import block_sums
 from fastshard._util.files import replace_file
 from fastshard.errors import FormatError
-from fastshard.index.binary import HEADER, Header, parse_binary, seal_header
+from fastshard.index.binary import HEADER, LENGTHS_ALIGNMENT, Header, parse_binary
 
 __all__ = ["read_lengths", "write_lengths"]
 
-EXTENT_AT = 196  # byte of the header
-EXTENT = struct.Struct("<QQ")
 ENTRY = struct.Struct("<QIIII")
-ALIGNMENT = 8  # bytes
 MAX_FILE = 1 << 30  # bytes of an index that is rewritten
+
+
+class IntactIndex(NamedTuple):
+    """An index of version 2 whose blocks are intact."""
+
+    data: bytes
+    header: Header
 
 
 def read_lengths(
@@ -64,16 +69,14 @@ def read_lengths(
         such entry, or is damaged.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE + 1)
-        header = check_index(data, path)
+        index = read_intact(path)
     except (OSError, FormatError):
         return None
-    if header is None or header.fingerprint != fingerprint:
+    if index is None or index.header.fingerprint != fingerprint:
         return None
-    if header.samples != samples or header.last_dot != last_dot:
+    if index.header.samples != samples or index.header.last_dot != last_dot:
         return None
-    for name, dtype, lengths in entries_of(data, header):
+    for name, dtype, lengths in entries_of(index):
         if name == field and len(lengths) == 8 * samples:
             return dtype, lengths
     return None
@@ -103,65 +106,60 @@ def write_lengths(
     """
     if not os.access(path, os.W_OK):
         return False
-    with open(path, "rb") as file:
-        data = file.read(MAX_FILE + 1)
     try:
-        header = check_index(data, path)
+        index = read_intact(path)
     except FormatError:
         return False
-    if header is None or header.fingerprint != fingerprint:
+    if index is None or index.header.fingerprint != fingerprint:
         return False
+    data, header = index
     if len(lengths) != 8 * header.samples or header.last_dot != last_dot:
         return False
-    kept = [entry for entry in entries_of(data, header) if entry[0] != field]
+    kept = [entry for entry in entries_of(index) if entry[0] != field]
     extension = b"".join(
         pack_entry(*entry) for entry in [*kept, (field, dtype, lengths)]
     )
-    extents = header.column_extents()
-    infos_at, infos_size = extents["infos"]
-    own_at, _ = EXTENT.unpack_from(data, EXTENT_AT)
-    infos_end = own_at or infos_at + infos_size
-    at = infos_end + -infos_end % ALIGNMENT
-    infos_size = at + len(extension) - infos_at
-    new = header._replace(infos_bytes=infos_size, file_bytes=0)
+    infos_at, infos_size = header.column_extents()["infos"]
+    infos_end = header.lengths[0] or infos_at + infos_size
+    at = infos_end + -infos_end % LENGTHS_ALIGNMENT
+    new = header._replace(
+        infos_bytes=at + len(extension) - infos_at, lengths=(at, len(extension))
+    )
     sums_at, sums_size = new.column_extents()["sums"]
+    new = new._replace(file_bytes=sums_at + sums_size)
     body = bytearray(sums_at - HEADER.size)
     body[: infos_end - HEADER.size] = data[HEADER.size : infos_end]
     body[at - HEADER.size : at - HEADER.size + len(extension)] = extension
-    head = bytearray(data[: HEADER.size])
-    struct.pack_into("<Q", head, 16, sums_at + sums_size)
-    struct.pack_into("<Q", head, 88, infos_size)
-    EXTENT.pack_into(head, EXTENT_AT, at, len(extension))
     sums = block_sums(body)
     with replace_file(path, sync=False) as file:
-        file.write(seal_header(bytes(head), sums))
+        file.write(new.pack(sums))
         file.write(body)
         file.write(sums)
     return True
 
 
-def check_index(data: bytes, path: str) -> Header | None:
-    """Return the header of an index whose blocks are intact; None: not of version 2."""
-    if len(data) > MAX_FILE:
-        return None
+def read_intact(path: str) -> IntactIndex | None:
+    """Read an index; None: it is larger than `MAX_FILE`, damaged or of version 1."""
+    with LocalFile(path) as file:
+        if file.nbytes > MAX_FILE:
+            return None
+        data = PreadSource(file).read(0, file.nbytes)
     index = parse_binary(data, path)
     if index.header.version != 2 or index.find_damage():
         return None
-    return index.header
+    return IntactIndex(data, index.header)
 
 
-def entries_of(data: bytes, header: Header) -> list[tuple[str, str, bytes]]:
+def entries_of(index: IntactIndex) -> list[tuple[str, str, bytes]]:
     """Return field, dtype and lengths of each entry; none behind a damaged one."""
-    at, size = EXTENT.unpack_from(data, EXTENT_AT)
-    infos_at, infos_size = header.column_extents()["infos"]
+    data, header = index
+    at, size = header.lengths
+    end = at + size
     found: list[tuple[str, str, bytes]] = []
-    end = infos_at + infos_size
-    if at < infos_at or at > end or size != end - at:
-        return found
     while end - at >= ENTRY.size:
         count, name_size, dtype_size, checksum, _ = ENTRY.unpack_from(data, at)
         texts = name_size + dtype_size
-        before = texts + -(ENTRY.size + texts) % ALIGNMENT
+        before = texts + -(ENTRY.size + texts) % LENGTHS_ALIGNMENT
         left = end - at - ENTRY.size
         if before > left or count > (left - before) // 8:
             break
@@ -184,6 +182,6 @@ def pack_entry(field: str, dtype: str, lengths: bytes) -> bytes:
     """Return the bytes of an entry."""
     name, kind = field.encode(), dtype.encode()
     texts = name + kind
-    body = texts + bytes(-(ENTRY.size + len(texts)) % ALIGNMENT) + lengths
+    body = texts + bytes(-(ENTRY.size + len(texts)) % LENGTHS_ALIGNMENT) + lengths
     entry = ENTRY.pack(len(lengths) // 8, len(name), len(kind), zlib.crc32(body), 0)
     return entry + body

@@ -75,6 +75,7 @@ cdef enum index_status_t:
     INDEX_NO_SAMPLES
     INDEX_MANY_SAMPLES
     INDEX_NO_RAW_DATA
+    INDEX_FEW_BYTES
     INDEX_SCHEMAS
     INDEX_NO_BASENAME
     INDEX_NO_BYTES
@@ -126,6 +127,7 @@ FAULTS = _JSON_FAULTS | {
     INDEX_NO_SAMPLES: "shard has no key 'samples'",
     INDEX_MANY_SAMPLES: f"shard has more than {<uint64_t> MAX_SAMPLES:,} samples",
     INDEX_NO_RAW_DATA: "shard has no key 'raw_data'",
+    INDEX_FEW_BYTES: "shard has more samples than bytes",
     INDEX_SCHEMAS: f"shards of more than {MAX_SCHEMAS:,} kinds",
     INDEX_NO_BASENAME: "file has no key 'basename'",
     INDEX_NO_BYTES: "file has no key 'bytes'",
@@ -449,6 +451,8 @@ cdef int read_shard(index_t *index, shard_t *shard) noexcept nogil:
         if status != JSON_OK:
             return status
     json[0] = file_json
+    if shard.samples > shard.files[<int> RAW_DATA].nbytes:  # each has one at least
+        return json_fault_at(json, INDEX_FEW_BYTES, at)
     if not has_last_schema(index, values):
         status = find_schema(index, values, at)
     else:

@@ -36,6 +36,7 @@ LEVELS: dict[str, tuple[range, int]] = {  # and the default, by algorithm
     "snappy": (range(0), 0),
     "zstd": (range(1, 23), 3),
 }
+FIRST_BYTES = 256 << 20  # of memory for a result, before it grows with the result
 SNAPPY_RATIO = 64  # above the largest of the format: 64 bytes by a copy of 3
 GZIP_TIME = slice(4, 8)  # bytes of a header
 MEMORY = "<memory>"
@@ -171,11 +172,16 @@ def join_pieces(pieces: Iterator[bytes], nbytes: int, path: str = MEMORY) -> byt
         for _ in pieces:  # reads the stream to its end
             pass
         return first
-    whole, out = allocate_bytes(nbytes)
+    whole, out = allocate_bytes(min(nbytes, max(FIRST_BYTES, at)))
     out[:at] = first
     for piece in pieces:
-        out[at : at + len(piece)] = piece
-        at += len(piece)
+        end = at + len(piece)
+        if end > len(out):  # never by the size alone, which a hostile index states
+            larger, room = allocate_bytes(min(nbytes, max(2 * len(out), end)))
+            room[:at] = out[:at]
+            whole, out = larger, room
+        out[at:end] = piece
+        at = end
     return whole
 
 
@@ -409,7 +415,11 @@ def _decompress_br(
     cramjam = import_library("cramjam", "cramjam", "br")
     data = b"".join(chunks)
     check_plausible(nbytes, path)
-    out = bytearray(nbytes)
+    try:
+        out = bytearray(nbytes)  # untouched pages take no memory
+    except MemoryError:
+        reason = f"a raw size of {nbytes:,} bytes does not fit in memory"
+        raise FormatError(reason, path, 0) from None
     got = _into(cramjam.brotli.decompress_into, data, out, "br", path)
     if got < nbytes and exact:
         raise too_small(got, nbytes, path, len(data))
