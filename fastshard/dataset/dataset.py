@@ -430,7 +430,10 @@ class Dataset(BaseDataset[T_co]):
         ['text 5', 'text 90']
         """
         positions = list(positions)
-        return await run_in_thread(lambda: self.get_many(positions))
+        background = self._set.background  # a cancelled call goes on until `close`
+        return await run_in_thread(
+            lambda: background.run(lambda: self.get_many(positions))
+        )
 
     def read_into(
         self,
@@ -1450,21 +1453,10 @@ class ShardOpener:
         stop = min(k + 1 + min(2 * k, SHARDS_AHEAD), len(self._set))
         for i in range(k + 1, stop):
             if i not in self._ahead and self._set.open_samples[i] is None:
-                thread = threading.Thread(
-                    target=self._open_quietly,
-                    args=(i,),
-                    name="fastshard open",
-                    daemon=True,
-                )
-                try:
-                    thread.start()
-                except RuntimeError:  # the system has no more threads
+                thread = self._set.background.start(self._set.samples, i)
+                if thread is None:
                     return
                 self._ahead[i] = thread
-
-    def _open_quietly(self, k: int) -> None:
-        with suppress(Exception):  # the shard is opened again in its turn
-            self._set.samples(k)
 
 
 class StateMaker:

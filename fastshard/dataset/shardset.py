@@ -25,6 +25,7 @@ from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
+from fastshard.loader.threads.background import Background
 from fastshard.remote.cache.disk import LockOwner
 from fastshard.remote.options import OPENERS, Settings
 
@@ -192,6 +193,7 @@ class ShardSet(LockOwner, ABC):
         self.limit: int = limit or mapping_limit()
         self.closed: bool = False
         self.is_cancelled: bool = False  # `map_shards` ends early
+        self.background = Background()  # threads that open shards ahead
         self.identity: Identity | None = None  # computed for the first state
         self.open_samples: list[Any] = [None] * count  # None: a closed shard
         self.versions = FirstVersions(count)
@@ -493,7 +495,8 @@ class ShardSet(LockOwner, ABC):
     def close(self) -> None:
         """Close all shards; views stay valid, iterations raise.
 
-        A shard that another thread is opening is closed by `keep`.
+        A shard that another thread is opening is closed by `keep`. What was begun ahead
+        has ended: no thread writes to a disk afterwards.
         """
         with self.lock:
             self.closed = True
@@ -502,6 +505,7 @@ class ShardSet(LockOwner, ABC):
             self.open_count = 0
         for iterator in self.active_iterations():
             iterator.invalidate()
+        self.background.close()
 
     def stream(self, sizes: list[int | None]) -> Callable[[int], Any] | None:
         """Return the function that opens shards for an iteration in order, if special.

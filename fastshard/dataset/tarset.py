@@ -224,8 +224,8 @@ class TarSet(ShardSet):
         return peek_counts(self.paths[k], folder, self.options["key"] == "last")
 
     def _check_cancelled(self, _: int) -> None:
-        """End a scan that `map_shards` cancelled; called with its progress."""
-        if self.is_cancelled:
+        """End a scan that `map_shards` or `close` cancelled; called with progress."""
+        if self.is_cancelled or self.closed:
             raise ClosedError("opening was cancelled")
 
     def summarize(self) -> Summary:

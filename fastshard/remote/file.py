@@ -18,7 +18,7 @@ from fastshard.errors import (
 from fastshard.remote.cache.store import CacheEntry, RangeCache
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError, traffic
-from fastshard.remote.scheduler import Request, fetch, read_now, start
+from fastshard.remote.scheduler import Request, drop_stored, fetch, read_now, start
 from fastshard.remote.transport import (
     MAX_WHOLE,
     LoopedRead,
@@ -164,6 +164,10 @@ class RemoteFile:
         """Read requests in this thread, before those queued for other threads."""
         read_now(requests)
 
+    def drop(self, requests: Sequence[Request]) -> None:
+        """Cancel requests of this object or others; no thread stores their bytes."""
+        drop_stored(requests)
+
     def read_into(
         self, wants: Sequence[tuple[RemoteFile, int, memoryview]]
     ) -> list[Exception | None]:
@@ -231,7 +235,7 @@ class RemoteFile:
                 raise
             self._download(self.entry, parts)
             return
-        if self.entry is not None:
+        if self.entry is not None and not deadline.cancelled:
             for offset, view in parts:
                 self.entry.add(offset, view)
 

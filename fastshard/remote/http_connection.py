@@ -76,9 +76,9 @@ class _TimedRaw(io.RawIOBase):
         if deadline is None:
             raise ValueError("a read without a deadline")
         while True:
-            self.sock.settimeout(deadline.remaining())
-            deadline.sock = self.sock
+            deadline.sock = self.sock  # before `remaining` asks if it is cancelled
             try:
+                self.sock.settimeout(deadline.remaining())
                 return self.sock.recv_into(buffer)
             except TimeoutError:  # `remaining` raises
                 continue

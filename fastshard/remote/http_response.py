@@ -325,8 +325,7 @@ class PlainResponse:
         self._is_released = False
         data, at = b"", -1
         while at < 0:
-            sock.settimeout(deadline.remaining())
-            received = sock.recv(MOST_HEADERS + AT_ONCE)
+            received = self._receive_some(MOST_HEADERS + AT_ONCE)
             if not received:
                 raise ConnectionError("the connection ended inside the headers")
             data += received
@@ -356,14 +355,22 @@ class PlainResponse:
             data = self._rest[: scatter.left]
             self._rest = self._rest[len(data) :]
             if not data:
-                self._sock.settimeout(self._deadline.remaining())
                 most = min(scatter.left, self._left, AT_ONCE)
-                data = memoryview(self._sock.recv(most))
+                data = memoryview(self._receive_some(most))
             if not data:
                 return False
             scatter.feed(data)
             self._left -= len(data)
         return not scatter.left
+
+    def _receive_some(self, most: int) -> bytes:
+        """Receive at most so many bytes; a cancelled deadline ends the wait."""
+        self._deadline.sock = self._sock  # before `remaining` asks if it is cancelled
+        try:
+            self._sock.settimeout(self._deadline.remaining())
+            return self._sock.recv(most)
+        finally:
+            self._deadline.sock = None
 
     def is_complete(self) -> bool:
         """Return whether the whole body was read."""

@@ -7,7 +7,9 @@ import random
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from fastshard.errors import RemoteError
 
@@ -19,7 +21,10 @@ __all__ = [
     "NoRangesError",
     "ReadCancelledError",
     "RetryError",
+    "Waits",
+    "note_waits",
     "traffic",
+    "watch_requests",
 ]
 
 GROWTH = 1.02  # factor on the latency for each slower response
@@ -161,6 +166,66 @@ class RetryError(Exception):
         self.retry_after = retry_after
 
 
+class Droppable(Protocol):
+    """A request, or the time limit of one, that another thread may cancel."""
+
+    def drop(self) -> None:
+        """Cancel it."""
+
+
+class Waits:
+    """What a thread waits for of a network, which other threads may drop.
+
+    Attributes
+    ----------
+    is_dropped : bool
+        Whether all that the thread will wait for is dropped, too.
+    """
+
+    def __init__(self) -> None:
+        self.is_dropped = False
+        self._found: Sequence[Droppable] = ()
+
+    def __iter__(self) -> Iterator[Droppable]:
+        return iter(self._found)
+
+    def note(self, found: Sequence[Droppable]) -> None:
+        """Replace what the thread waits for."""
+        self._found = found
+        if self.is_dropped:
+            self.drop()
+
+    def drop(self) -> None:
+        """Cancel what the thread waits for, now and later."""
+        self.is_dropped = True
+        for each in self._found:
+            each.drop()
+
+
+class _Watched(threading.local):
+    waits: Waits | None = None
+
+
+_watched = _Watched()
+
+
+@contextmanager
+def watch_requests() -> Iterator[Waits]:
+    """Let other threads cancel what the calling thread waits for."""
+    before, _watched.waits = _watched.waits, (waits := Waits())
+    try:
+        yield waits
+    finally:
+        _watched.waits = before
+
+
+def note_waits(found: Sequence[Droppable]) -> None:
+    """Note what the calling thread is going to wait for, if it is watched."""
+    waits = _watched.waits
+    if waits is not None:
+        waits.note(found)
+
+
 class Deadline:
     """Time limit of a read and its retries; cancellable from other threads.
 
@@ -192,6 +257,7 @@ class Deadline:
         self.cancelled = False
         self.is_general = False
         self.sock: socket.socket | None = None
+        note_waits((self,))
 
     def extend(self, nbytes: int) -> None:
         """Extend the limit by the size of a response."""
@@ -205,6 +271,8 @@ class Deadline:
         if sock is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    drop = cancel
 
     def remaining(self) -> float:
         """Return the remaining seconds, a positive number.

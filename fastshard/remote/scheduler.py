@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from fastshard._core.io.source import allocate_bytes, batch_memory
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError, traffic
+from fastshard.remote.retry import (
+    MOST_SPAN,
+    Deadline,
+    ReadCancelledError,
+    note_waits,
+    traffic,
+    watch_requests,
+)
 from fastshard.remote.transport import RangedObject, ReadLoop
 
 __all__ = [
@@ -27,6 +35,7 @@ __all__ = [
     "ReaderPool",
     "Request",
     "coalesce",
+    "drop_stored",
     "fetch",
     "read_now",
     "start",
@@ -34,6 +43,7 @@ __all__ = [
 ]
 
 IDLE = 1.0  # seconds before an idle thread ends
+STORE_SECONDS = 5.0  # to wait for threads that store bytes of cancelled requests
 PATIENCE = 0.5  # seconds before a waiting thread reads an unqueued range itself
 CANCELLED = "the request was cancelled: no reader waits for it"
 
@@ -300,6 +310,15 @@ class RangeRead:
                 self.read()  # an interrupt came before its queueing, or after a claim
         return self.error
 
+    def wait_until(self, moment: float) -> bool:
+        """Wait until a time of `time.monotonic`; return whether the read has ended."""
+        left = moment - time.monotonic()
+        while not self.done and left > 0:
+            if self._busy.acquire(timeout=min(left, PATIENCE)):
+                self._busy.release()
+            left = moment - time.monotonic()
+        return self.done
+
     def release(self) -> None:
         """Release one request's claim; cancel the read after the last one."""
         self.wanted -= 1
@@ -484,39 +503,25 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
         raise
 
 
-class _Watched(threading.local):
-    requests: list[Request] | None = None
-
-
-_watched = _Watched()
-
-
-@contextmanager
-def watch_requests() -> Iterator[list[Request]]:
-    """Let other threads cancel what the calling thread waits for.
-
-    Yields
-    ------
-    list of Request
-        Those that the thread sent last; another thread may `drop` them.
-    """
-    found: list[Request] = []
-    _watched.requests = found
-    try:
-        yield found
-    finally:
-        _watched.requests = None
-
-
 def start(requests: Sequence[Request]) -> None:
     """Send requests by the threads of their pools, without waiting."""
-    if _watched.requests is not None:
-        _watched.requests[:] = requests
+    note_waits(requests)
     for settings, group in _group_by_settings(requests).items():
         reads = _coalesce_as_measured(group)
         others = [read for read in reads if not read.file.begin(read)]
         if others:
             settings.shared(ReaderPool).start(others)
+
+
+def drop_stored(requests: Sequence[Request]) -> None:
+    """Drop requests; wait until no thread stores their bytes in a disk cache."""
+    for request in requests:
+        request.drop()
+    moment = time.monotonic() + STORE_SECONDS
+    for request in requests:
+        if getattr(request.file, "entry", None) is not None:
+            for read in request.reads:
+                read.wait_until(moment)
 
 
 def read_now(requests: Sequence[Request]) -> None:
@@ -545,6 +550,8 @@ def _read_here(request: Request) -> None:
         file.read_range(at, at + request.size, parts, deadline)
     except (FastshardError, OSError) as error:
         request.error = error.with_traceback(None)
+    except ReadCancelledError:
+        request.error = RemoteError(CANCELLED, file.path)
     request.filled = True
 
 

@@ -22,10 +22,10 @@ class CompressedShards(LockOwner):
     """Opens the compressed shards of a set.
 
     Threads that want the same shard open it once. If shards are opened in their order,
-    those that follow are opened ahead, each in a thread that ends with it; its errors
-    are dropped, for the reader meets them again. Shards that are in memory, because
-    their raw files cannot be written, are closed in the order of their opening beyond
-    `max_memory`, or a quarter of the machine's memory.
+    those that follow are opened ahead, each in a background thread of the set; its
+    errors are dropped, for the reader meets them again. Shards that are in memory,
+    because their raw files cannot be written, are closed in the order of their opening
+    beyond `max_memory`, or a quarter of the machine's memory.
 
     Parameters
     ----------
@@ -86,9 +86,13 @@ class CompressedShards(LockOwner):
             last = min(k + self._count_ahead(k), len(self._shards) - 1)
             for number in range(k + 1, last + 1):
                 if number not in self._threads and self._is_missing(number):
-                    thread = threading.Thread(target=self._open_ahead, args=(number,))
+                    # The interpreter waits: no temporary file is left.
+                    thread = self._shards.background.start(
+                        self._open_ahead, number, daemon=False
+                    )
+                    if thread is None:
+                        return
                     self._threads[number] = thread
-                    thread.start()
 
     def _count_ahead(self, k: int) -> int:
         """Return how many shards to open ahead: in memory there is room for one."""
@@ -106,13 +110,10 @@ class CompressedShards(LockOwner):
 
     def _open_ahead(self, k: int) -> None:
         shards = self._shards
-        with suppress(Exception):
-            if shards.closed:
-                return
-            opened = shards.open_files(k)
-            with self.lock:
-                if self._threads.get(k) is threading.current_thread():
-                    self._ready[k] = opened
+        opened = shards.open_files(k)
+        with self.lock:
+            if self._threads.get(k) is threading.current_thread():
+                self._ready[k] = opened
 
     def _hold(self, k: int, nbytes: int) -> None:
         """Count a shard in memory; close the oldest ones beyond the limit."""

@@ -15,6 +15,7 @@ from fastshard._core.streaming.plan import MdsRows, RowTable
 from fastshard._core.streaming.shard import RowShard, make_row_shard
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import (
+    ClosedError,
     FormatError,
     RemoteNotFoundError,
     RemoteShardNotFoundError,
@@ -73,6 +74,7 @@ class StreamFiles:
         self.check_size = check_size
         self.cache_dir = cache_dir
         self.keep_raw = True  # write what was decompressed
+        self.is_closed = False  # decompression in progress ends
         self._schemas: dict[ShardConfig, Any] = {}
 
     def path(self, name: str) -> str:
@@ -91,6 +93,11 @@ class StreamFiles:
     def shown(self, path: str) -> str:
         """Return a path for messages: URLs without their secrets."""
         return path if self.remote is None else redact(path)
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the set is closed."""
+        if self.is_closed:
+            raise ClosedError("the dataset is closed: open it again")
 
     def open_shard(
         self, number: int, facts: RowFacts, opening: Opening | None = None
@@ -195,6 +202,7 @@ class StreamFiles:
                 max_memory=self.reading.max_memory,
                 validate_hash=self.validate_hash,
                 keep=self.keep_raw,
+                check_wanted=self.check_open,
             )
         except FileNotFoundError:
             path = self.path(raw.basename)
@@ -309,9 +317,11 @@ class StreamFiles:
         kept = os.path.join(folder, name)
 
         def pieces() -> Iterator[bytes]:
-            yield self._decompress(file, raw, zipped, compression)
+            data = self._decompress(file, raw, zipped, compression)
+            self.check_open()
+            yield data
 
-        store_raw(kept, pieces, raw)
+        store_raw(kept, pieces, raw, check_wanted=self.check_open)
         return self._open_local(kept, path, raw), path, self.mode
 
     def _decompress(

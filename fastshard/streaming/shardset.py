@@ -253,6 +253,10 @@ class StreamSet(ShardSet):
         encoding = "" if facts is None else facts.encodings.get(field, "")
         return kind_of_encoding(encoding)
 
+    def close(self) -> None:
+        self.files.is_closed = True
+        super().close()
+
     def find_key(self, key: str) -> list[int]:
         """Return the positions of samples with a key; searches columns of keys."""
         found = []

@@ -27,7 +27,7 @@ from fastshard._core.platform cimport fs_load32
 from fastshard._core.table.grouping cimport groups_t, members_range
 
 from fastshard._core.dataset.shard import stage_bytes
-from fastshard.errors import FastshardError, FormatError
+from fastshard.errors import ClosedError, FastshardError, FormatError
 
 cdef enum:
     MAX_ITEMS = 4096               # in the queue, each with requests of its own
@@ -134,6 +134,32 @@ cdef class RemotePrefetchIterator(IteratorBase):
 
     def __del__(self):
         self.finish()
+
+    def close(self):
+        """End the iteration, cancel its requests, and release the shards.
+
+        No thread stores bytes in a disk cache afterwards.
+        """
+        requests = self.queued_requests()
+        IteratorBase.close(self)
+        drop_all(requests)
+
+    def invalidate(self):
+        """Make the next call raise ClosedError, and cancel the requests.
+
+        Another thread may be in the iterator, which then raises, too.
+        """
+        IteratorBase.invalidate(self)
+        drop_all(self.queued_requests())
+
+    cdef list queued_requests(self):
+        cdef list found = []
+        for queued in list(self.queue):
+            if isinstance(queued, RequestedItem):
+                found += list_requests(queued)
+            elif (<ItemBlock> queued).request is not None:
+                found.append((<ItemBlock> queued).request)
+        return found
 
     def __length_hint__(self):
         cdef Py_ssize_t count
@@ -255,7 +281,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
             try:
                 staged = collect(requested, shard)
             except (FastshardError, OSError):
-                if not requested.ahead:
+                if not requested.ahead and not self.invalidated:
                     raise
         if staged is None:
             self.retry(requested)
@@ -271,6 +297,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         If they succeed, send the failed requests of the items behind it, too.
         """
         cdef list failed
+        self.check_valid()
         if requested.is_unsent:
             failed = list_requests(requested)
         else:
@@ -510,11 +537,18 @@ cdef class RemotePrefetchIterator(IteratorBase):
         cdef list requests = self.unsent
         cdef uint64_t needed
         if requests:
+            self.check_valid()
             requests[0].file.start(requests)
             self.tail = requests[len(requests) - 1]
             self.unsent = []
             needed = self.tail.file.flight_bytes()
             self.ahead_bytes = min(self.window_bytes, max(self.least_ahead, needed))
+        return 0
+
+    cdef int check_valid(self) except -1:
+        """Raise ClosedError if another thread has closed the dataset."""
+        if self.invalidated:
+            raise ClosedError("the dataset is closed")
         return 0
 
     cdef int check_idle(self, uint64_t now) except -1:
@@ -748,6 +782,13 @@ cdef list renew_failed(RequestedItem requested):
             requested.requests[i] = data.file.request(data.offset, data.size)
             renewed.append(requested.requests[i])
     return renewed
+
+
+cdef int drop_all(list requests) except -1:
+    """Cancel requests; wait until none stores bytes."""
+    if requests:
+        requests[0].file.drop(requests)
+    return 0
 
 
 cdef int cancel_requests(RequestedItem requested) except -1:

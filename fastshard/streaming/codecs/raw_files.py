@@ -68,6 +68,10 @@ IS_WINDOWS = os.name == "nt"
 MAX_NAME = 200  # characters of a file's name in a temporary one
 
 
+def do_nothing() -> None:
+    """Let the work go on."""
+
+
 class StoredFile(Protocol):
     """A file of a shard; `fastshard.streaming.FileInfo` is one."""
 
@@ -89,6 +93,7 @@ def open_raw(
     max_memory: int | None = None,
     validate_hash: str | None = None,
     keep: bool = True,
+    check_wanted: Callable[[], None] = do_nothing,
 ) -> str | bytes:
     """Return the path of a raw file; decompress it if it does not exist.
 
@@ -109,6 +114,9 @@ def open_raw(
         Hash that is checked: of the compressed file before, and of the raw one.
     keep : bool
         Write what is decompressed to a file. False: to memory.
+    check_wanted : callable
+        Called before each piece, and while a lock is waited for; its exceptions end
+        the work, and no file is left.
 
     Returns
     -------
@@ -152,13 +160,15 @@ def open_raw(
 
     def pieces() -> Iterator[bytes]:
         check_hash(zip_path, zip, validate_hash)
-        return codec.iter_pieces(read_chunks(zip_path), raw.bytes, zip_path)
+        for piece in codec.iter_pieces(read_chunks(zip_path), raw.bytes, zip_path):
+            check_wanted()
+            yield piece
 
     if keep:
         cached = None
         if cache_dir is not None:
             cached = _place_in_cache(cache_dir, zip_path, status, raw)
-        found = _store_somewhere(path, cached, pieces, raw, validate_hash)
+        found = _store_somewhere(path, cached, pieces, raw, validate_hash, check_wanted)
         if isinstance(found, str):
             return found
         if max_memory is not None and raw.bytes > max_memory:
@@ -179,13 +189,14 @@ def _store_somewhere(
     pieces: Callable[[], Iterable[bytes]],
     raw: StoredFile,
     validate_hash: str | None,
+    check_wanted: Callable[[], None],
 ) -> str | OSError:
     """Write a raw file to its place, else to the cache; return its path.
 
     If neither can be written to, the error of its own place is returned.
     """
     try:
-        store_raw(path, pieces, raw, validate_hash)
+        store_raw(path, pieces, raw, validate_hash, check_wanted)
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
@@ -198,7 +209,7 @@ def _store_somewhere(
             make_directory(os.path.dirname(cached))
             if os.path.exists(cached):
                 check_hash(cached, raw, validate_hash)
-            store_raw(cached, pieces, raw, validate_hash)
+            store_raw(cached, pieces, raw, validate_hash, check_wanted)
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
@@ -279,6 +290,7 @@ def store_raw(
     pieces: Callable[[], Iterable[bytes]],
     raw: StoredFile,
     validate_hash: str | None = None,
+    check_wanted: Callable[[], None] = do_nothing,
 ) -> None:
     """Write a raw file, unless it exists or another process writes it meanwhile.
 
@@ -292,6 +304,8 @@ def store_raw(
         Its hashes.
     validate_hash : str, optional
         Hash that is checked before the file appears.
+    check_wanted : callable
+        Called while another process's lock is waited for; see `open_raw`.
 
     Raises
     ------
@@ -304,7 +318,7 @@ def store_raw(
     hidden = f".{name[:MAX_NAME]}"
     temporary = os.path.join(folder, f"{hidden}.tmp")
     while not os.path.exists(path):
-        fd = _open_locked(temporary)
+        fd = _open_locked(temporary, check_wanted)
         if fd is None:  # another process had it, and has written or dropped it
             continue
         if fd < 0:
@@ -381,7 +395,7 @@ def _place_in_cache(
 # The lock.
 
 
-def _open_locked(temporary: str) -> int | None:
+def _open_locked(temporary: str, check_wanted: Callable[[], None]) -> int | None:
     """Open and lock a temporary file.
 
     Returns
@@ -401,7 +415,7 @@ def _open_locked(temporary: str) -> int | None:
         raise
     keep = False
     try:
-        locked = _wait_for_lock(fd)
+        locked = _wait_for_lock(fd, check_wanted)
         if locked is None:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -414,7 +428,7 @@ def _open_locked(temporary: str) -> int | None:
             _close_locked(fd)
 
 
-def _wait_for_lock(fd: int) -> bool | None:
+def _wait_for_lock(fd: int, check_wanted: Callable[[], None]) -> bool | None:
     """Lock a file; return False if its holder is stuck, None if there are no locks."""
     pause, seen, since = SHORTEST_WAIT, -1, time.monotonic()
     while True:
@@ -426,6 +440,7 @@ def _wait_for_lock(fd: int) -> bool | None:
             seen, since = nbytes, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             return False
+        check_wanted()
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_WAIT)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.source import LocalFile
@@ -85,11 +82,6 @@ def index_blob(shard: TarShard) -> None:
         )
 
 
-def _ignore_errors(function: Callable[..., object], *args: Any) -> None:
-    with suppress(Exception):
-        function(*args)
-
-
 class BlobSet(PackedSet):
     """The shards of a dataset of blobs, in order.
 
@@ -156,18 +148,8 @@ class BlobSet(PackedSet):
                 ) from None
             break
         if not shard.index:
-            self._run(index_blob, shard)
+            self.background.start(index_blob, shard)
         return self.keep(k, self.wrap_samples(shard.samples))
-
-    def _run(self, function: Callable[..., object], *args: Any) -> bool:
-        """Call a function in a thread; return False if none can be started."""
-        thread = threading.Thread(target=_ignore_errors, args=(function, *args))
-        thread.daemon = True
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is shutting down
-            return False
-        return True
 
     def _download_ahead(self, k: int) -> None:
         """Start to download the shards behind shard `k`, in threads."""
@@ -181,7 +163,7 @@ class BlobSet(PackedSet):
                 and len(self._ahead) < most
             ):
                 self._ahead.add(j)
-                if not self._run(self._download, j):
+                if self.background.start(self._download, j) is None:
                     self._ahead.discard(j)
 
     def _download(self, j: int) -> None:
