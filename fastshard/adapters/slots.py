@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, finalize
 
 from fastshard._core.io.prefetch import Counters
+from fastshard._core.loader.lease import MemoryLease
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -34,16 +35,14 @@ HEADER = 64  # bytes before the data: the counters
 ALLOCATED, DROPPED, SENT, RELEASED, RECEIVED = range(5)  # counters
 ALIGNMENT = 64  # bytes
 MAX_SLOTS = 8  # of a worker that are reused; further batches have slots of their own
-MIN_SIZE = (
-    1 << 20
-)  # bytes of a slot of a batch of unknown size; untouched pages are free
+MIN_SIZE = 1 << 20  # bytes of a slot of a batch of unknown size
 
 Key = tuple[int, bytes]  # process id, random bytes
 
 _received: dict[Key, PeerSlot] = {}  # until their process ends
 _checked_at = 0.0  # seconds: the last search for ended processes
 _own: WeakSet[Slot] = WeakSet()  # of this process
-_releases: WeakSet[_Release] = WeakSet()  # of arrays on slots of other processes
+_leases: WeakSet[MemoryLease] = WeakSet()  # of arrays on slots of other processes
 
 
 class Slot:
@@ -99,15 +98,11 @@ class Slot:
         size = array_size(shape, dtype)
         if size > self.size - self._used:
             return None
-        array: NDArray[Any] = np.ndarray(shape, dtype, self._memory, self._used)
+        memory = memoryview(self._memory)[self._used : self._used + size]
         self._used = min(self._used + -(-size // ALIGNMENT) * ALIGNMENT, self.size)
         self.counters.add(ALLOCATED)
-        finalize(array, self._drop, self.key[0]).atexit = False
-        return array
-
-    def _drop(self, pid: int) -> None:
-        if os.getpid() == pid:  # not in a forked child
-            self.counters.add(DROPPED)
+        lease: Any = MemoryLease(memory, None, self.counters, DROPPED)
+        return np.ndarray(shape, dtype, lease)
 
     def offset_of(self, address: int, size: int) -> int | None:
         """Return the offset of bytes in the slot, or None if they are elsewhere."""
@@ -235,24 +230,11 @@ class PeerSlot:
         """
         import numpy as np
 
-        array: NDArray[np.uint8] = np.ndarray((size,), np.uint8, self.memory, offset)
-        finalize(array, _Release(self)).atexit = False
-        return array
-
-
-class _Release:
-    """Finalizer of an array on a slot of another process: counts it as released."""
-
-    def __init__(self, slot: PeerSlot) -> None:
-        self.slot = slot
-        self.owner = os.getpid()
-        self.is_lost = False  # never released: a forked child may have the array
-        _releases.add(self)
-
-    def __call__(self) -> None:
-        if os.getpid() == self.owner and not self.is_lost:
-            self.slot.counters.add(RELEASED)
-        _drop_dead_slots()
+        memory = memoryview(self.memory)[offset : offset + size]
+        lease: Any = MemoryLease(memory, None, self.counters, RELEASED)
+        _leases.add(lease)
+        finalize(lease, _drop_dead_slots).atexit = False
+        return np.ndarray((size,), np.uint8, lease)
 
 
 def _receive(key: Key, duplicate: Any, size: int, is_reused: bool) -> PeerSlot:
@@ -277,8 +259,8 @@ def _receive(key: Key, duplicate: Any, size: int, is_reused: bool) -> PeerSlot:
 
 def _before_fork() -> None:
     """Stop reuse of slots in use: the arrays of a forked child are not counted."""
-    for release in _snapshot(_releases):
-        release.is_lost = True
+    for lease in _snapshot(_leases):
+        lease.is_lost = True
     for slot in _snapshot(_own):
         slot.is_lost = slot.is_lost or not slot.is_free
 
