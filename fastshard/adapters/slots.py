@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["PeerSlot", "Slot", "Slots"]
+__all__ = ["ALIGNMENT", "PeerSlot", "Slot", "Slots"]
 
 HEADER = 64  # bytes before the data: the counters
 ALLOCATED, DROPPED, SENT, RELEASED, RECEIVED = range(5)  # counters
 ALIGNMENT = 64  # bytes
-MAX_SLOTS = 8  # of a worker that are reused; further batches have slots of their own
-MIN_SIZE = 1 << 20  # bytes of a slot of a batch of unknown size
+MAX_SLOTS = 8  # of a pool; arrays of further batches have slots that are not reused
+LARGE = 1 << 16  # bytes: from here on a value is large
+MIN_SIZE = 1 << 20  # bytes of a slot for small values; pages are free until touched
 
 Key = tuple[int, bytes]  # process id, random bytes
 
@@ -95,7 +96,7 @@ class Slot:
         import numpy as np
 
         dtype = np.dtype(dtype)
-        size = array_size(shape, dtype)
+        size = math.prod(map(int, shape)) * int(dtype.itemsize)
         if size > self.size - self._used:
             return None
         memory = memoryview(self._memory)[self._used : self._used + size]
@@ -122,82 +123,121 @@ class Slot:
 
 
 class Slots(threading.local):
-    """The slots of a thread of a worker process."""
+    """The slots of a thread of a worker process.
+
+    Large values of a batch have other slots than small ones: a label that the user
+    keeps keeps no pictures.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._slots: list[Slot] = []
-        self._batch: list[Slot] | None = None  # of the batch in progress
-        self._wanted = 0  # bytes of the batch in progress
-        self._largest = 0  # bytes: the maximum of earlier batches
-
-    @property
-    def is_open(self) -> bool:
-        """True inside of `batch`."""
-        return self._batch is not None
+        self._small, self._large = Pool(MIN_SIZE), Pool(0)
+        self.is_open = False  # True inside of `batch`
 
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Give the arrays that this thread allocates meanwhile the memory of slots."""
         if self._pid != os.getpid():  # a forked child makes its own
             self.__init__()  # type: ignore[misc]
-        if self._batch is not None:  # a batch within a batch
+        if self.is_open:  # a batch within a batch
             yield
             return
-        slot = self.acquire(self._largest) if self._largest else None
-        self._batch = [] if slot is None else [slot]
-        self._wanted = 0
+        self.is_open = True
+        self._small.begin()
+        self._large.begin()
         try:
             yield
         finally:
-            self._batch = None
-            self._largest = max(self._largest, self._wanted)
+            self._small.end()
+            self._large.end()
+            self.is_open = False
 
-    def acquire(self, size: int) -> Slot | None:
-        """Return a free slot for `size` bytes, or None if all are in use."""
-        free = [slot for slot in self._slots if slot.is_free]
-        for slot in free:
-            if slot.capacity >= size:
-                slot.reset()
-                return slot
-        if len(self._slots) == MAX_SLOTS:
-            if not free:
-                return None
-            self._slots.remove(free[0])  # replace one that is too small
-            size = max(size, 2 * free[0].capacity)
-        slot = make_slot(size, is_reused=True)
-        if slot is not None:
-            self._slots.append(slot)
-        return slot
-
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: Any, together: int = 0
+    ) -> NDArray[Any] | None:
         """Return an array in a slot of the batch.
 
         None: the array has no bytes or has objects, there is no batch, or the system
         gives no memory.
+
+        Parameters
+        ----------
+        together : int
+            Bytes of all arrays of a list that this one is of.
         """
         import numpy as np
 
         dtype = np.dtype(dtype)
-        size = array_size(shape, dtype)
-        if self._batch is None or size == 0 or dtype.hasobject:
+        size = math.prod(map(int, shape)) * int(dtype.itemsize)
+        if not self.is_open or size == 0 or dtype.hasobject:
             return None
-        self._wanted += size + ALIGNMENT
-        array = self._batch[-1].allocate(shape, dtype) if self._batch else None
-        if array is not None:
-            return array
-        slot = make_slot(max(size, self._largest, 2 * self._wanted, MIN_SIZE))
-        if slot is None:
-            return None
-        self._batch.append(slot)
-        return slot.allocate(shape, dtype)
+        whole = max(size, together)
+        pool = self._small if whole < LARGE else self._large
+        return pool.allocate(shape, dtype, size, whole)
 
     def find(self, address: int, size: int) -> Slot | None:
         """Return the slot of the batch that has some bytes."""
-        for slot in self._batch or ():
+        for slot in self._small.batch + self._large.batch:
             if slot.offset_of(address, size) is not None:
                 return slot
         return None
+
+
+class Pool:
+    """Slots that are reused, and those of the batch in progress."""
+
+    def __init__(self, smallest: int) -> None:
+        self.slots: list[Slot] = []
+        self.batch: list[Slot] = []
+        self._smallest = smallest  # bytes of a slot
+        self._wanted = 0  # bytes of the batch in progress
+        self._largest = 0  # bytes: the maximum of earlier batches
+
+    def begin(self) -> None:
+        """Begin a batch, in a slot if the size of earlier ones is known."""
+        slot = self.acquire(self._largest) if self._largest else None
+        self.batch = [] if slot is None else [slot]
+        self._wanted = 0
+
+    def end(self) -> None:
+        """End a batch."""
+        self.batch = []
+        self._largest = max(self._largest, self._wanted)
+
+    def acquire(self, size: int) -> Slot | None:
+        """Return a free slot for `size` bytes, or None if all are in use."""
+        free = [slot for slot in self.slots if slot.is_free]
+        for slot in free:
+            if slot.capacity >= size:
+                slot.reset()
+                return slot
+        if len(self.slots) == MAX_SLOTS:
+            if not free:
+                return None
+            self.slots.remove(free[0])  # replace one that is too small
+            size = max(size, 2 * free[0].capacity)
+        made = make_slot(size, is_reused=True)
+        if made is not None:
+            self.slots.append(made)
+        return made
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: Any, size: int, whole: int
+    ) -> NDArray[Any] | None:
+        """Return an array in a slot of the batch; a new one, of `whole` bytes, if full.
+
+        None: the system gives no memory.
+        """
+        self._wanted += size + ALIGNMENT
+        for slot in self.batch:
+            array = slot.allocate(shape, dtype)
+            if array is not None:
+                return array
+        made = make_slot(max(whole, self._smallest))
+        if made is None:
+            return None
+        self.batch.append(made)
+        return made.allocate(shape, dtype)
 
 
 def make_slot(size: int, is_reused: bool = False) -> Slot | None:
@@ -208,11 +248,6 @@ def make_slot(size: int, is_reused: bool = False) -> Slot | None:
         return Slot(size, is_reused)
     except OSError:  # out of memory or descriptors, or not permitted
         return None
-
-
-def array_size(shape: tuple[int, ...], dtype: Any) -> int:
-    """Return the bytes of an array of a NumPy dtype."""
-    return math.prod(map(int, shape)) * int(dtype.itemsize)
 
 
 class PeerSlot:

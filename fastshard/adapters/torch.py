@@ -19,7 +19,7 @@ import torch
 import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
-from fastshard.adapters.slots import PeerSlot, Slot, Slots
+from fastshard.adapters.slots import ALIGNMENT, PeerSlot, Slot, Slots
 from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding, UnusableArrayError
@@ -231,10 +231,9 @@ class TensorCollation(Collation):
         >>> TensorCollation().wrap_ragged([np.zeros(1), np.zeros(2)])
         [tensor([0.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64)]
         """
-        copies = [self.allocate(array.shape, array.dtype) for array in arrays]
-        for copied, array in zip(copies, arrays, strict=True):
-            copied[...] = array
-        return list(map(self.wrap_stack, copies))
+        if not _slots.is_open:
+            return [to_tensor(array.copy()) for array in arrays]
+        return share_list(list(map(to_tensor, arrays)))
 
     def wrap_tensors(self, tensors: list[Any]) -> Any:
         """Return the batch's value for tensors: a stack, or a list of ragged ones.
@@ -255,6 +254,7 @@ class TensorCollation(Collation):
 
         Examples
         --------
+        >>> import torch
         >>> from fastshard.adapters.torch import TensorCollation
         >>> TensorCollation().wrap_tensors([torch.zeros(2)] * 3).shape
         torch.Size([3, 2])
@@ -262,7 +262,7 @@ class TensorCollation(Collation):
         found = super().wrap_tensors(tensors)
         if isinstance(found, torch.Tensor):
             return share(found)
-        return list(map(share, found))
+        return share_list(found)
 
 
 class SlotTensor(torch.Tensor):
@@ -286,11 +286,11 @@ class SlotTensor(torch.Tensor):
         return copy.deepcopy(self.plain, memo)
 
 
-def share(tensor: torch.Tensor) -> torch.Tensor:
+def share(tensor: torch.Tensor, together: int = 0) -> torch.Tensor:
     """Return a tensor of a batch in shared memory, if a worker process collates it.
 
     torch would share it only in the thread that sends batches: if that fails, it drops
-    the batch.
+    the batch. `together` are the bytes of the list that the tensor is of.
     """
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     is_here = is_plain and tensor.device.type == "cpu" and not tensor.requires_grad
@@ -298,7 +298,7 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     slot = _slots.find(tensor.data_ptr(), tensor.nbytes)
     if slot is None or not tensor.is_contiguous():
-        memory = _slots.allocate((tensor.nbytes,), np.uint8)
+        memory = _slots.allocate((tensor.nbytes,), np.uint8, together)
         if memory is None:
             return _share_by_torch(tensor)
         copied = torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)
@@ -309,13 +309,20 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
     return sent  # type: ignore[no-any-return]
 
 
+def share_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors of a list in shared memory, as `share` does."""
+    together = sum(tensor.nbytes + ALIGNMENT for tensor in tensors)
+    return [share(tensor, together) for tensor in tensors]
+
+
 def _share_by_torch(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.nbytes == 0:
         return tensor
     try:
-        return tensor.share_memory_()
+        shared: torch.Tensor = tensor.share_memory_()
     except (RuntimeError, OSError) as error:
         raise unsent_error(error) from error
+    return shared
 
 
 def _reduce_slot_tensor(tensor: SlotTensor) -> tuple[Any, ...]:

@@ -439,7 +439,7 @@ assert (batch["cls"] == kept).all()
 def test_slots_are_free_when_neither_side_needs_them():
     from fastshard.adapters import slots
 
-    pool = slots.Slots()
+    pool = slots.Pool(0)
     slot = pool.acquire(1000)
     array = slot.allocate((10,), "f4")
     assert slot.allocate((1000,), "f4") is None
@@ -472,39 +472,50 @@ def test_slots_are_free_when_neither_side_needs_them():
     busy = [pool.acquire(10) for _ in range(20)]
     for taken in busy[:7]:
         taken.counters.add(slots.SENT)
-    assert pool.acquire(10) is not None or len(pool._slots) == slots.MAX_SLOTS
+    assert pool.acquire(10) is not None or len(pool.slots) == slots.MAX_SLOTS
     slots._received.pop(key)
 
 
-def test_a_batch_that_no_slot_has_room_for_takes_new_ones():
+def address_of(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_batches_of_unknown_size_have_slots():
     from fastshard.adapters import slots
 
-    pool = slots.Slots()
-    assert pool.allocate((10,), "f4") is None  # outside of a batch
+    memory = slots.Slots()
+    assert memory.allocate((10,), "f4") is None  # outside of a batch
     for _ in range(2):
-        with pool.batch():
-            first = pool.allocate((10,), "f4")
-            large = pool.allocate((1 << 20,), "f4")
-            assert pool.allocate((0,), "f4") is None
-            assert pool.allocate((2,), object) is None
-            address = large.__array_interface__["data"][0]
-            slot = pool.find(address, large.nbytes)
-            assert slot.offset_of(address, large.nbytes) is not None
-            with pool.batch():  # of a decoder that collates
-                assert pool.allocate((1,), "f4") is not None
-            assert pool.is_open
-        assert not pool.is_open
-    assert slot.is_reused  # of the size of the first batch
-    slot.counters.add(slots.RECEIVED)
-    assert slot.__reduce__()[1][1] is None
-    del first, large
+        with memory.batch():
+            labels = memory.allocate((10,), "f4")
+            pictures = memory.allocate((1 << 20,), "f4")
+            masks = memory.allocate((1 << 19,), "f4")
+            rows = [memory.allocate((100,), "f4", 1 << 20) for _ in range(2)]
+            assert memory.allocate((0,), "f4") is None
+            assert memory.allocate((2,), object) is None
+            found = [
+                memory.find(address_of(array), array.nbytes)
+                for array in (labels, pictures, masks, *rows)
+            ]
+            with memory.batch():  # of a decoder that collates
+                assert memory.allocate((1,), "f4") is not None
+            assert memory.is_open
+        assert not memory.is_open
+        assert found[0] not in found[1:]  # kept labels keep no pictures
+        assert found[3] is found[4]
+        del labels, pictures, masks, rows
+    assert all(slot.is_reused for slot in found)  # of the size of the first batch
+
+
+def test_a_slot_that_is_not_reused_is_sent_each_time():
+    from fastshard.adapters import slots
+
     own = slots.make_slot(100)
-    receive, (key, duplicate, *given) = own.__reduce__()
-    peer = receive(key, _Descriptor(own._fd), *given)
-    assert key not in slots._received
-    assert duplicate is not None
-    assert own.__reduce__()[1][1] is not None  # the peer does not keep it
-    del peer
+    for _ in range(2):
+        receive, (key, duplicate, *given) = own.__reduce__()
+        assert duplicate is not None
+        receive(key, _Descriptor(own._fd), *given)
+        assert key not in slots._received
 
 
 class _Descriptor:

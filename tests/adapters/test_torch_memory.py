@@ -221,6 +221,13 @@ def test_too_little_shared_memory_is_an_error(outcomes, megabytes):
             assert "--shm-size" in outcome, (config, outcome)
 
 
+def test_batches_arrive_without_memfd(outcomes):
+    kinds = ["map", "iterable", "ragged", "tensors", "ragged_tensors"]
+    configs = matrix(kinds, [1, 4] if LONG else [2], ["dropped"])
+    found = outcomes(4096, configs, NO_MEMFD)
+    assert found == dict.fromkeys(configs, "all")
+
+
 @pytest.mark.parametrize("megabytes", SIZES)
 def test_without_memfd_too_little_shared_memory_is_an_error(outcomes, megabytes):
     kinds = ["map", "iterable", "ragged", "tensors", "ragged_tensors"]
@@ -301,3 +308,42 @@ def test_output_arrays_of_a_worker_are_not_overwritten_before_they_are_sent(
     numbers, tmp_path
 ):
     assert run_script(tmp_path, OUT, numbers) == "all\n"
+
+
+LABELS = """
+import os, sys, numpy as np, fastshard
+import fastshard.adapters.torch as ft
+from torch.utils.data import DataLoader
+ds = fastshard.open(sys.argv[1])[np.arange(960) % 8]
+
+def resident():
+    total, is_slot = 0, False
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            words = line.split()
+            if "-" in words[0]:
+                is_slot = "memfd:fastshard" in line
+            elif is_slot and words[0] == "Rss:":
+                total += int(words[1])
+    return total // 1024
+
+for data, options in (
+    (ds, {"batch_size": 16, "collate_fn": ft.collate}),
+    (ft.IterableDataset(ds, 16), {"batch_size": None}),
+):
+    iterator = iter(DataLoader(data, num_workers=1, **options))
+    labels = []
+    for _ in range(50):
+        batch = next(iterator)
+        assert batch["npy"].sum() == batch["cls"].sum() * 224 * 224 * 3  # 2 MB
+        labels.append(batch["cls"])
+    print(resident())
+    list(iterator)
+    assert [n for row in labels for n in row.tolist()] == [n % 8 for n in range(800)]
+"""
+
+
+def test_kept_labels_keep_no_pictures(pictures, tmp_path):
+    """Of 50 batches of 2 MB: some are under way."""
+    printed = run_script(tmp_path, LABELS, pictures)
+    assert all(int(line) < 15 for line in printed.split())
