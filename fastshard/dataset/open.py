@@ -127,7 +127,8 @@ def open(  # noqa: A001
         another process truncates kills the process.
     max_mapped : int, optional
         Shards that may be mapped at a time; by default a quarter of the system's
-        limit (``vm.max_map_count``), at most 16,384.
+        limit (``vm.max_map_count``), at most 16,384. One that is opened again must be
+        the same file, or there is a `StaleShardError`.
     max_memory : int or str, optional
         Limit of the mapped shards' resident memory in this process: bytes, or
         ``"1GiB"``; by default none. The least recently read pages are released, by

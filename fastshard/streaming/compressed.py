@@ -75,6 +75,11 @@ class CompressedShards(LockOwner):
             self._threads.pop(k, None)
             return self._ready.pop(k, None)
 
+    def drop_ready(self) -> None:
+        """Close the shards that were opened ahead, after the set was closed."""
+        with self.lock:
+            self._ready.clear()
+
     def _open_next(self, k: int) -> None:
         """Start to open the shards after `k`, if the last one was before it."""
         with self.lock:
@@ -112,7 +117,8 @@ class CompressedShards(LockOwner):
         shards = self._shards
         opened = shards.open_files(k)
         with self.lock:
-            if self._threads.get(k) is threading.current_thread():
+            is_wanted = self._threads.get(k) is threading.current_thread()
+            if is_wanted and not shards.closed:
                 self._ready[k] = opened
 
     def _hold(self, k: int, nbytes: int) -> None:

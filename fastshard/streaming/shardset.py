@@ -256,6 +256,7 @@ class StreamSet(ShardSet):
     def close(self) -> None:
         self.files.is_closed = True
         super().close()
+        self._compressed.drop_ready()
 
     def find_key(self, key: str) -> list[int]:
         """Return the positions of samples with a key; searches columns of keys."""

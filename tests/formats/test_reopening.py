@@ -387,3 +387,25 @@ def test_an_index_that_is_opened_while_its_reader_is_closed_is_closed(tmp_path):
     assert snapshot._lease._fd == -1
     with pytest.raises(ClosedError):
         snapshot.connect()
+
+
+def test_a_shard_that_is_opened_ahead_while_the_dataset_is_closed_is_closed(compressed):
+    ds = fastshard.open(compressed)
+    ahead = ds._set._compressed
+    ahead._threads[0] = threading.current_thread()
+    ds._set.open_files = before(ds._set.open_files, ds.close)
+    ahead._open_ahead(0)
+    assert not ahead._ready
+    gc.collect()
+    assert not open_shards(compressed)
+
+
+def test_close_closes_shards_that_were_opened_ahead(compressed):
+    ds = fastshard.open(compressed)
+    assert ds[0].decode()["x"] == 0  # opens the next ones
+    for thread in list(ds._set._compressed._threads.values()):
+        thread.join(60)
+    assert ds._set._compressed._ready
+    ds.close()
+    gc.collect()
+    assert not open_shards(compressed)
