@@ -90,8 +90,7 @@ class Workers:
         busy: dict[Connection, int] = {}
         done: dict[int, Outcome] = {}
         try:
-            if not self._crew:
-                self._start(min(self._count, len(tasks)))
+            self._start(min(self._count, len(tasks)) - len(self._crew))
             idle = list(self._crew)
             for at in range(len(tasks)):
                 while at not in done:
@@ -133,7 +132,7 @@ class Workers:
         return FastshardError(f"a worker process died: {how}")
 
     def _start(self, count: int) -> None:
-        """Start the processes."""
+        """Start processes, beside those that are there."""
         # A fork is quick and needs no guard of the caller's main module, but may copy
         # the locks that other threads hold.
         can_fork = sys.platform == "linux" and threading.active_count() == 1

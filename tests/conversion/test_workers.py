@@ -187,6 +187,19 @@ def test_a_library_call_leaves_signal_handlers_alone(tmp_path):
     assert [signal.getsignal(number) for number in known] == before
 
 
+def run_code(folder, code):
+    """Run code that converts ``in`` to ``out``; return its stderr."""
+    command = [sys.executable, "-c", code, folder / "in", folder / "out"]
+    return subprocess.run(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env=environment(),
+        cwd=folder,
+    ).stderr
+
+
 DEATHS = {
     "amid a result": ("os.write(self.fileno(), b'1'); os._exit(9)", "exit status 9"),
     "killed": ("os.kill(os.getpid(), 9)", "killed, or out of memory"),
@@ -211,12 +224,27 @@ def test_a_worker_that_dies_instead_of_an_answer(tmp_path, how, answers):
         "Connection.send_bytes = send_bytes\n"
         "fastshard.convert(sys.argv[1], sys.argv[2], to='tar', workers=2)\n"
     )
-    command = [sys.executable, "-c", code, tmp_path / "in", tmp_path / "out"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment()
+    assert f"FastshardError: a worker process died: {reason}" in run_code(
+        tmp_path, code
     )
-    assert f"FastshardError: a worker process died: {reason}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_later_work_gets_the_workers_that_earlier_work_did_not_need(tmp_path):
+    write_tar(tmp_path / "in", [{"__key__": str(i), "txt": "x"} for i in range(12)], 6)
+    code = (
+        "import os, sys, time, fastshard\n"
+        "from fastshard.conversion import ranges\n"
+        "real, options = ranges.write_samples, {'workers': 3, 'max_count': 4}\n"
+        "def write(*args):\n"
+        "    open(f'{sys.argv[2]}.{os.getpid()}', 'w').close()\n"
+        "    while len([x for x in os.listdir('.') if x[:4] == 'out.']) < 3:\n"
+        "        time.sleep(0.01)\n"
+        "    return real(*args)\n"
+        "ranges.write_samples = write\n"
+        "fastshard.convert(sys.argv[1], sys.argv[2], to='tar', **options)\n"
+    )
+    assert run_code(tmp_path, code) == ""
 
 
 def test_an_error_that_does_not_pickle_is_told(tmp_path):
@@ -232,11 +260,7 @@ def test_an_error_that_does_not_pickle_is_told(tmp_path):
         "ranges.write_samples = fail\n"
         "fastshard.convert(sys.argv[1], sys.argv[2], to='tar', workers=2)\n"
     )
-    command = [sys.executable, "-c", code, tmp_path / "in", tmp_path / "out"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment()
-    )
-    assert "FastshardError: Odd: no answer, 503" in done.stderr
+    assert "FastshardError: Odd: no answer, 503" in run_code(tmp_path, code)
 
 
 def test_one_of_racing_conversions_wins(tmp_path):
