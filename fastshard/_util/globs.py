@@ -33,6 +33,8 @@ NUMBERS = re.compile(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))
 LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?[0-9]{1,18}))?")
 PADDED = re.compile(r"-?0[0-9]")
 
+HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")  # with the scheme, of a URL
+
 SUFFIX = ".tar"
 SEPARATORS = re.escape(os.sep + (os.altsep or ""))
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
@@ -200,8 +202,12 @@ def _number(digits: str) -> tuple[int, str]:
 
 
 def has_magic(path: str) -> bool:
-    """Return whether a path has a special character of globs."""
-    return any(character in path for character in "*?[")
+    """Return whether a path, or that of a URL, has a special character of globs.
+
+    The brackets around the IPv6 address of a URL's host are none.
+    """
+    host = HOST.match(path)
+    return any(character in path[host.end() if host else 0 :] for character in "*?[")
 
 
 def lexists(path: str) -> bool:

@@ -244,7 +244,7 @@ def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | N
 def is_shard(url: Url) -> bool:
     """Return whether a URL names shards, or an index of them, rather than a folder."""
     path = url.base.partition("://")[2].partition("/")[2]
-    return path.endswith((SUFFIX, ".json")) or has_magic(path)
+    return path.endswith((SUFFIX, ".json")) or has_magic(url.base)
 
 
 @contextmanager

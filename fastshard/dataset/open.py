@@ -325,7 +325,7 @@ def _may_be_folder(url: Url) -> bool:
     ):
         return False
     is_file = path.endswith((SUFFIX, ".json", ".fsi"))
-    return not is_file and not has_magic(path) and "{" not in path
+    return not is_file and not has_magic(url.base) and "{" not in path
 
 
 def _open_format(

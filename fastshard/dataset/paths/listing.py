@@ -67,7 +67,8 @@ __all__ = [
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-URL_SEPARATOR = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # not of an IPv6 host
+SEPARATOR = re.compile(r"::(?![0-9A-Fa-f:.]*(?:%[^\]]*)?\])")  # not of an IPv6 host
+URL_SEPARATOR = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")  # skipped by globs
 
 
@@ -182,10 +183,9 @@ def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
     """
     source = parse_url(source)
     for word in expand_braces(source.base):
-        path = word.partition("://")[2].partition("/")[2]
         if word.endswith(".json"):
             yield from _read_remote_wids(word + source.query, settings)
-        elif word.endswith(SUFFIX) and not has_magic(path):
+        elif word.endswith(SUFFIX) and not has_magic(word):
             yield ListedShard(word + source.query, is_remote=True)
         elif source.scheme in HTTP:
             yield from _read_dataset_index(Url(word + source.query), settings)
@@ -384,7 +384,7 @@ def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:
         return
     _check_local(part)
     if "::" in part:
-        for piece in part.split("::"):
+        for piece in SEPARATOR.split(part):
             if not piece:
                 raise ShardNotFoundError(
                     "a source must not have an empty path between ::"

@@ -145,7 +145,8 @@ class Server:
 
     ``files`` maps paths, with or without the first slash, to contents; a test
     may change it between requests. ``latency`` is in seconds, before each
-    answer. With ``tls`` the certificate is in ``certificate``, as PEM.
+    answer. With ``tls`` the certificate is in ``certificate``, as PEM. ``host`` is an
+    address of this machine, in the version of the Internet Protocol to serve.
     """
 
     def __init__(
@@ -154,7 +155,9 @@ class Server:
         *,
         latency: float = 0,
         tls: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.files = {} if files is None else files
         self.latency = latency
         self.requests: list[Request] = []
@@ -174,7 +177,10 @@ class Server:
         return self
 
     def listen(self, port: int) -> None:
-        self.listener = socket.create_server(("127.0.0.1", port), backlog=256)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self.listener = socket.create_server(
+            (self.host, port), family=family, backlog=256
+        )
         self.port = self.listener.getsockname()[1]
         self.acceptor = threading.Thread(target=self.accept, daemon=True)
         self.acceptor.start()
@@ -198,7 +204,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
         with contextlib.suppress(OSError):  # wakes the thread that accepts
-            socket.create_connection(("127.0.0.1", self.port)).close()
+            socket.create_connection((self.host, self.port)).close()
         self.acceptor.join()
         self.listener.close()
         with self.lock:
@@ -214,7 +220,8 @@ class Server:
         """Base URL of all paths, without a slash at its end."""
         if self.context is not None:
             return f"https://localhost:{self.port}"
-        return f"http://127.0.0.1:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
