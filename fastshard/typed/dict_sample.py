@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.typed.field_map import FieldMap
 from fastshard.errors import FormatError, SchemaError
+from fastshard.typed.kinds.equality import equal_values
 from fastshard.typed.sample_type import new_key
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class DictSample(FieldMap):
 
     Values are those of msgpack. Arrays are bytes, as `bytes` fields are: `array` makes
     them. A sample of a payload decodes a field when it is asked for, and keeps the
-    value. Samples are read-only.
+    value. Samples are read-only. They are equal if their fields are, as those of a
+    `PackableSample`.
 
     Parameters
     ----------
@@ -254,7 +256,7 @@ class DictSample(FieldMap):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DictSample):
             return NotImplemented
-        return equal_values(self.to_dict(), other.to_dict())
+        return equal_values(self.to_dict(), other.to_dict(), as_msgpack=True)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}=..." for name in self.keys())
@@ -278,19 +280,3 @@ def from_payload(cls: type[DictSample], payload: bytes) -> DictSample:
 def from_values(cls: type[DictSample], values: dict[str, Any]) -> DictSample:
     """Return a pickled sample that was made of values."""
     return cls(values)
-
-
-def equal_values(left: Any, right: Any) -> bool:
-    """Return whether values are equal, arrays in them by their shape and items."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(
-            equal_values(value, right[name]) for name, value in left.items()
-        )
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(equal_values, left, right))
-    if type(left).__name__ == "ndarray" or type(right).__name__ == "ndarray":
-        import numpy as np
-
-        both = isinstance(left, np.ndarray) and isinstance(right, np.ndarray)
-        return both and np.array_equal(left, right)
-    return bool(left == right)

@@ -26,6 +26,7 @@ from typing import (
 from fastshard.typed.fields import declared_fields, encoder_of, plan_of, unpack
 from fastshard.typed.kinds import codecs
 from fastshard.typed.kinds.annotations import FORMATS
+from fastshard.typed.kinds.equality import equal_values
 
 if TYPE_CHECKING:
     from typing import Self
@@ -106,6 +107,10 @@ class PackableSample:
     ``dataframe`` or ``safetensors``. Annotations are resolved when they are first
     needed.
 
+    Samples are equal if they have one type and equal fields: arrays by dtype, shape and
+    items, where NaN equals nothing, as in NumPy. A class's own ``__eq__`` holds, as
+    does ``eq=False``; hashes are those of dataclasses.
+
     Examples
     --------
     >>> import numpy as np
@@ -141,6 +146,8 @@ class PackableSample:
             cls.__dataclass_fields__ = LazyFields()  # type: ignore[attr-defined]
         if is_planted(own.get("__init__")) or "__init__" not in own:
             cls.__init__ = planted_init(cls)  # type: ignore[method-assign]
+        if is_planted(own.get("__eq__")) or "__eq__" not in own:
+            plant_equality(cls)
         post_init = own.get("__post_init__")
         if post_init is not None and not hasattr(post_init, "__fastshard_converts__"):
             cls.__post_init__ = converting(post_init)  # type: ignore[method-assign]
@@ -312,6 +319,8 @@ def packable(cls: type[T]) -> type[T]:
         post_init = getattr(cls, "__post_init__", None)
         if post_init is not None:
             names["__post_init__"] = post_init
+        if not is_generated(cls.__eq__):
+            names["__eq__"], names["__hash__"] = cls.__eq__, cls.__hash__
 
     made: type[T] = types.new_class(cls.__name__, (cls, PackableSample), {}, fill)
     become_dataclass(made)  # its `__init__` calls `__post_init__`
@@ -363,6 +372,32 @@ def planted_init(cls: type) -> Callable[..., None]:
     __init__.__qualname__ = f"{cls.__qualname__}.__init__"
     __init__.__fastshard_planted__ = True  # type: ignore[attr-defined]
     return __init__
+
+
+def plant_equality(cls: type) -> None:
+    """Give a class the equality of samples, in the place of that of dataclasses.
+
+    A class that is built a second time, for its slots, was given the first one's.
+    """
+
+    def __eq__(self: Any, other: object) -> Any:  # noqa: N807
+        become_dataclass(cls)
+        if not cls.__dataclass_params__.eq:  # type: ignore[attr-defined]
+            return super(cls, self).__eq__(other)
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(
+            equal_values(getattr(self, each.name), getattr(other, each.name))
+            for each in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if each.compare
+        )
+
+    first = getattr(cls.__dict__.get("__eq__"), "__fastshard_planted__", None)
+    if first is not None and "__hash__" not in first.__dict__:
+        del cls.__hash__  # None, which Python sets beside an `__eq__`
+    __eq__.__qualname__ = f"{cls.__qualname__}.__eq__"
+    __eq__.__fastshard_planted__ = cls  # type: ignore[attr-defined]
+    cls.__eq__ = __eq__  # type: ignore[method-assign, assignment]
 
 
 def generated_init(cls: type) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from fastshard.typed.kinds.equality import equal_arrays
+
 __all__ = ["LawFailure", "find_failures", "is_same"]
 
 S = TypeVar("S")
@@ -76,7 +78,9 @@ def is_same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if hasattr(a, "dtype") and hasattr(b, "dtype"):
-        return _is_same_array(a, b)
+        import numpy as np
+
+        return equal_arrays(np.asarray(a), np.asarray(b), equal_nan=True)
     if type(a) is not type(b):
         return bool(_is_plain(a) and _is_plain(b) and a == b)
     if isinstance(a, float):
@@ -92,15 +96,3 @@ def is_same(a: Any, b: Any) -> bool:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | bytes)
-
-
-def _is_same_array(a: Any, b: Any) -> bool:
-    """Return whether dtypes, shapes and values of two arrays are equal."""
-    import numpy as np
-
-    a, b = np.asarray(a), np.asarray(b)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.dtype.kind in "fcmM":
-        return bool(np.array_equal(a, b, equal_nan=True))
-    return bool(np.array_equal(a, b))
