@@ -382,13 +382,14 @@ def plant_equality(cls: type) -> None:
 
     def __eq__(self: Any, other: object) -> Any:  # noqa: N807
         become_dataclass(cls)
-        if not cls.__dataclass_params__.eq:  # type: ignore[attr-defined]
-            return super(cls, self).__eq__(other)
+        made: Any = cls
+        if not made.__dataclass_params__.eq:
+            return super(made, self).__eq__(other)
         if other.__class__ is not self.__class__:
             return NotImplemented
         return all(
             equal_values(getattr(self, each.name), getattr(other, each.name))
-            for each in dataclasses.fields(cls)  # type: ignore[arg-type]
+            for each in dataclasses.fields(made)
             if each.compare
         )
 

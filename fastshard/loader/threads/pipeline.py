@@ -14,7 +14,7 @@ from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 from fastshard.loader.times import enter_step
 
 if TYPE_CHECKING:
-    from fastshard.remote.scheduler import Request
+    from fastshard.remote.retry import Waits
 
 __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipeline"]
 
@@ -109,7 +109,7 @@ class Pipeline:
         self._is_filling = False  # `fill` was called since
         self._idle: list[threading.Lock] = []  # gates of threads without work
         self._fetcher: threading.Lock | None = None  # its gate, while it waits
-        self._requests: list[Request] = []  # that the fetching thread sent last
+        self._waits: Waits | None = None  # what the fetching thread waits for
         self._error: BaseException | None = None  # of the pipeline itself
         self._is_stopping = False
         self._is_waiting = False  # the consumer, at its gate
@@ -389,9 +389,9 @@ class Pipeline:
 
     def _run_fetcher(self) -> None:
         """Fetch the samples of several batches at a time; the body of a thread."""
-        from fastshard.remote.scheduler import watch_requests
+        from fastshard.remote.retry import watch_requests
 
-        with watch_requests() as self._requests:
+        with watch_requests() as self._waits:
             self._fetch_ahead(_closed_gate())
 
     def _fetch_ahead(self, gate: threading.Lock) -> None:
@@ -460,8 +460,8 @@ class Pipeline:
     def cancel(self) -> None:
         """Stop, and cancel requests that are in progress; not for finalizers."""
         self.stop()
-        for request in list(self._requests):
-            request.drop()
+        if self._waits is not None:
+            self._waits.drop()
 
     def _release_consumer(self) -> None:
         if self._is_waiting:

@@ -53,7 +53,7 @@ STORM = """
 import signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from dataset.test_interrupts import KINDS, make
+from core.dataset.test_interrupts import KINDS, make
 
 armed = False
 
