@@ -137,7 +137,7 @@ class StreamFiles:
         """Return the source of a raw file, its path for errors, and the mode."""
         if self.remote is not None:
             return self._open_remote(raw, zipped, compression, self.remote, opening)
-        if zipped is not None and opening is not None:
+        if zipped is not None and compression and opening is not None:
             self._check_compressed(zipped, opening)
             opening = None  # the raw file may be removed and decompressed again
         found = self._find_raw(raw, zipped, compression)
