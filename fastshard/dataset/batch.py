@@ -103,7 +103,8 @@ class UnusableArrayError(FastshardError):
         """Return the error of an array, with a dtype that the library has."""
         dtype = array.dtype
         is_plain = dtype.isbuiltin == 1 and dtype.kind in "biufc"
-        way = f"{error}" if is_plain else f"convert it to {suggest_plain(dtype)}"
+        convert = f"convert it in map(), to {suggest_plain(dtype)}"
+        way = str(error) if is_plain else convert
         return cls(f"{library} cannot use an array of {dtype} {array.shape}: {way}")
 
 

@@ -186,7 +186,7 @@ def check_refusal(get, kind):
         get()
     text = text_of(caught.value)
     assert "field 'npy'" in text
-    assert "convert it to" in text
+    assert "convert it in map(), to " in text
     assert any(way in text for way in WAYS)
     return text
 

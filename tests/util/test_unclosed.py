@@ -97,6 +97,7 @@ ENDS = {
     "an exception": ("writers = write_all(folder); 1 / 0", 1),
     "an exception in a function": ("def f():\n x = write_all(folder); 1 / 0\nf()", 1),
     "an interrupt": (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "writers = write_all(folder); signal.raise_signal(signal.SIGINT)",
         -signal.SIGINT,
     ),

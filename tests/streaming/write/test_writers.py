@@ -192,7 +192,8 @@ def test_missing_columns_and_wrong_types(make, tmp_path):
             writer.write({"id": "1"})
         with pytest.raises(AttributeError, match="data should be of type") as caught:
             writer.write({"id": 1, "sample": 2})
-        assert caught.value.__notes__ == ["encoding column 'id'"]
+        notes = ["encoding column 'id'", f"sample 1 of {tmp_path / 'out'}"]
+        assert caught.value.__notes__ == notes
         with pytest.raises(AttributeError):
             writer.write({"id": "1", "sample": 2.0})
         writer.write(sample(1))
