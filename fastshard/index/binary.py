@@ -280,10 +280,7 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     _check_byte_order()
     with LocalFile(path) as file:
         header, raw, source = _read_header(file)  # by pread: no page faults
-        extents = _check_places(header, file.nbytes, source.read, path)
-        sums = None
-        if header.version > 1:
-            sums = source.read(*extents["sums"])
+        extents, sums = _check_places(header, file.nbytes, file.read_many, path)
         owner: MappedFile | bytes
         if copied:
             owner = source.read(0, file.nbytes)
@@ -300,13 +297,10 @@ def parse_binary(data: bytes, path: str) -> BinaryIndex:
     raw = data[: HEADER.size]
     header = _parse_header(raw, path)
 
-    def read(at: int, size: int) -> bytes:
-        return data[at : at + size]
+    def read_many(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [data[at : at + size] for at, size in wanted]
 
-    extents = _check_places(header, len(data), read, path)
-    sums = None
-    if header.version > 1:
-        sums = read(*extents["sums"])
+    extents, sums = _check_places(header, len(data), read_many, path)
     return _make_index(header, raw, extents, data, sums, path)
 
 
@@ -316,33 +310,39 @@ def _check_byte_order() -> None:
 
 
 def _check_places(
-    header: Header, nbytes: int, read: Callable[[int, int], bytes], path: str
-) -> dict[str, tuple[int, int]]:
-    """Return the extents of the columns.
+    header: Header,
+    nbytes: int,
+    read_many: Callable[[Sequence[tuple[int, int]]], list[bytes]],
+    path: str,
+) -> tuple[dict[str, tuple[int, int]], bytes | None]:
+    """Return the extents of the columns, and the column ``sums`` of version 2.
 
-    Raises FormatError unless they fill a file of `nbytes` bytes, and their last numbers
-    are those of the header.
+    Raises FormatError unless the columns fill a file of `nbytes` bytes, and their last
+    numbers are those of the header.
     """
     extents = header.column_extents()
-    expected = sum(extents["sums" if header.version > 1 else "infos"])
-    if header.file_bytes != nbytes or expected != nbytes:
+    last = "sums" if header.version > 1 else "infos"
+    if header.file_bytes != nbytes or sum(extents[last]) != nbytes:
         reason = f"expected {header.file_bytes:,} bytes by the header, got {nbytes:,}"
         raise FormatError(reason, path, 16)
     infos_size = _infos_before_lengths(header, extents["infos"], path)
     padding = LENGTHS_ALIGNMENT - 1 if header.lengths[0] else 0
-    for column, width, end, spare in (
+    ends = [  # a column, bytes of its numbers, the last one, and what it may lack
         ("name_ends", 8, header.names_bytes, 0),
         ("sample_starts", 4, header.grouped, 0),
         ("info_ends", 8, infos_size, padding),
-    ):
+    ]
+    wanted = []
+    for column, width, _, _ in ends:
         at, size = extents[column]
-        last = 0
-        if size:
-            last = int.from_bytes(read(at + size - width, width), "little")
-        if not end - spare <= last <= end:
-            reason = f"{column} ends with {last:,}, expected {end:,} by the header"
-            raise FormatError(reason, path, at)
-    return extents
+        wanted.append((at + size - width, width) if size else (at, 0))
+    *found, sums = read_many([*wanted, extents.get("sums", (0, 0))])
+    for (column, _, end, spare), data in zip(ends, found, strict=True):
+        number = int.from_bytes(data, "little")  # 0 of no bytes
+        if not end - spare <= number <= end:
+            reason = f"{column} ends with {number:,}, expected {end:,} by the header"
+            raise FormatError(reason, path, extents[column][0])
+    return extents, sums if header.version > 1 else None
 
 
 def _infos_before_lengths(header: Header, infos: tuple[int, int], path: str) -> int:
@@ -387,8 +387,8 @@ def _make_index(
 def read_header(path: str) -> Header:
     """Read the header of a binary index, and check it against the file."""
     with LocalFile(path) as file:
-        header, _, source = _read_header(file)
-        _check_places(header, file.nbytes, source.read, path)
+        header, _, _ = _read_header(file)
+        _check_places(header, file.nbytes, file.read_many, path)
     return header
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastshard.errors import RemoteError
 
@@ -173,8 +173,8 @@ class Droppable(Protocol):
         """Cancel it."""
 
 
-class Waits:
-    """What a thread waits for of a network, which other threads may drop.
+class Waits(list[Any]):
+    """What a thread waits for of a network, each a `Droppable`.
 
     Attributes
     ----------
@@ -183,22 +183,19 @@ class Waits:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_dropped = False
-        self._found: Sequence[Droppable] = ()
-
-    def __iter__(self) -> Iterator[Droppable]:
-        return iter(self._found)
 
     def note(self, found: Sequence[Droppable]) -> None:
         """Replace what the thread waits for."""
-        self._found = found
+        self[:] = found
         if self.is_dropped:
             self.drop()
 
     def drop(self) -> None:
         """Cancel what the thread waits for, now and later."""
         self.is_dropped = True
-        for each in self._found:
+        for each in list(self):
             each.drop()
 
 
