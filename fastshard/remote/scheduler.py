@@ -26,7 +26,6 @@ from fastshard.remote.retry import (
     ReadCancelledError,
     note_waits,
     traffic,
-    watch_requests,
 )
 from fastshard.remote.transport import RangedObject, ReadLoop
 
@@ -39,7 +38,6 @@ __all__ = [
     "fetch",
     "read_now",
     "start",
-    "watch_requests",
 ]
 
 IDLE = 1.0  # seconds before an idle thread ends
