@@ -204,7 +204,7 @@ def _number(digits: str) -> tuple[int, str]:
 def has_magic(path: str) -> bool:
     """Return whether a path, or that of a URL, has a special character of globs.
 
-    The brackets around the IPv6 address of a URL's host are none.
+    Brackets of a URL's host are those of an IPv6 address.
     """
     host = HOST.match(path)
     return any(character in path[host.end() if host else 0 :] for character in "*?[")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BufferPool", "BufferSet"]
 
+SMALL = 8 << 10  # bytes: an array below costs less than a lease; malloc uses it again
+
 
 class BufferPool:
     """Memory of a loader's batches by field.
@@ -50,13 +52,16 @@ class BufferPool:
 
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
-        if not self._spare or not nbytes or dtype.hasobject:
+        is_small = nbytes < (SMALL if self._allocate is None else 1)
+        if not self._spare or is_small or dtype.hasobject:
             return self._new_array(field, shape, dtype)
         spares = self._spares.get(field)
         if spares is None or spares.is_inherited:
             spares = self._spares[field] = Spares(self._spare)
         memory = spares.take(nbytes, dtype.alignment)
-        if memory is None:
+        if memory is None and self._allocate is None:
+            memory = np.empty(nbytes, "u1")
+        elif memory is None:
             memory = self._new_array(field, shape, dtype).reshape(-1).view("u1")
         lease: Any = MemoryLease(memory, spares)
         return np.ndarray(shape, dtype, lease)
@@ -170,7 +175,7 @@ class BufferSet:
             or len(found) < shape[0]
         ):
             found = self._arrays[field] = self._pool.lend(field, shape, dtype)
-        return found[: shape[0]]
+        return found if len(found) == shape[0] else found[: shape[0]]
 
 
 def _describe(value: Any) -> str:
