@@ -18,7 +18,7 @@ from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_CheckExact
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
@@ -963,6 +963,9 @@ cdef class MemberBuffer:
     cdef Py_ssize_t others         # such arrays in succession
     cdef size_t last_rows          # of the pack before
     cdef pack_t pack               # the open pack
+    cdef object pack_offset        # of its data in the file
+    cdef object field              # whose checksum `field_sum` is; None: none
+    cdef uint32_t field_sum
     cdef array_layout_t row_layout  # of its rows
     cdef object row_dtype          # keeps that of `row_layout` alive
 
@@ -1097,6 +1100,7 @@ cdef class MemberBuffer:
         memset(self.at + self.size, 0, before)
         self.size += before
         self.template = template
+        self.pack_offset = self.start + self.pack.at + BLOCK
         self.row_layout.dtype = NULL
         return 0
 
@@ -1113,7 +1117,7 @@ cdef class MemberBuffer:
         self.row = pack.rows
         pack.rows += 1
         self.others = 0
-        return self.start + pack.at + BLOCK
+        return self.pack_offset
 
     cdef int reserve_region(self) except -1:
         """Make room for more rows of the open pack before a member follows it."""
@@ -1328,14 +1332,19 @@ cdef class MemberBuffer:
 cdef object identify_row(MemberBuffer buffer, object key, bytes name, uint64_t offset):
     """Return the stored value of the row added last; None: a member of its own."""
     cdef span_t field
-    cdef object keeper = encode_text(key, &field)
     cdef size_t size = PyBytes_GET_SIZE(name)
     if buffer.row < 0:
         return None
-    if keeper is None or size < SUFFIX_SIZE:
-        raise ValueError(f"no identity of {name!r:.200} in the field {key!r:.200}")
+    if size < SUFFIX_SIZE:
+        raise ValueError(f"the name {name!r} has no suffix")
+    if buffer.field is not key:
+        keeper = encode_text(key, &field)
+        if keeper is None:
+            raise ValueError(f"the field {key!r:.200} is not valid Unicode")
+        buffer.field_sum = sum_field(field)
+        buffer.field = key
     return encode_row(
-        sum_field(field),
+        buffer.field_sum,
         span_of(<const uint8_t *> PyBytes_AS_STRING(name), size - SUFFIX_SIZE),
         buffer.number, offset, buffer.row,
     )
