@@ -327,22 +327,28 @@ def _check_places(
         raise FormatError(reason, path, 16)
     infos_size = _infos_before_lengths(header, extents["infos"], path)
     padding = LENGTHS_ALIGNMENT - 1 if header.lengths[0] else 0
-    ends = [  # a column, bytes of its numbers, the last one, and what it may lack
-        ("name_ends", 8, header.names_bytes, 0),
-        ("sample_starts", 4, header.grouped, 0),
-        ("info_ends", 8, infos_size, padding),
-    ]
-    wanted = []
-    for column, width, _, _ in ends:
-        at, size = extents[column]
-        wanted.append((at + size - width, width) if size else (at, 0))
-    *found, sums = read_many([*wanted, extents.get("sums", (0, 0))])
-    for (column, _, end, spare), data in zip(ends, found, strict=True):
-        number = int.from_bytes(data, "little")  # 0 of no bytes
+    wanted = [_end_of(extents["sample_starts"], 4)]
+    ends = [("sample_starts", header.grouped, 0)]  # column, last number, what it lacks
+    if header.members:
+        wanted.append(_end_of(extents["name_ends"], 8))
+        ends.append(("name_ends", header.names_bytes, 0))
+        if header.has_info:
+            wanted.append(_end_of(extents["info_ends"], 8))
+            ends.append(("info_ends", infos_size, padding))
+    if header.version > 1:
+        wanted.append(extents["sums"])
+    found = read_many(wanted)
+    for (column, end, spare), data in zip(ends, found, strict=False):
+        number = int.from_bytes(data, "little")
         if not end - spare <= number <= end:
             reason = f"{column} ends with {number:,}, expected {end:,} by the header"
             raise FormatError(reason, path, extents[column][0])
-    return extents, sums if header.version > 1 else None
+    return extents, found[-1] if header.version > 1 else None
+
+
+def _end_of(column: tuple[int, int], width: int) -> tuple[int, int]:
+    """Return the extent of the last number of a column."""
+    return column[0] + column[1] - width, width
 
 
 def _infos_before_lengths(header: Header, infos: tuple[int, int], path: str) -> int:
