@@ -242,7 +242,7 @@ def test_string_dtypes_without_a_width_are_refused():
     if not hasattr(np.dtypes, "StringDType"):
         pytest.skip("NumPy without StringDType")
     array = np.array(["a"], np.dtypes.StringDType())
-    with pytest.raises(ValueError, match="field 'x': StringDType"):
+    with pytest.raises(ValueError, match="field 'x': .* StringDType"):
         pack({"x": array})
 
 
@@ -261,9 +261,9 @@ def test_endless_nesting_is_refused():
 def test_bfloat16_needs_a_declared_dtype(array_format):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes for this Python")
     array = np.arange(3).astype(ml_dtypes.bfloat16)
-    with pytest.raises(TypeError, match=r"field 'x': bfloat16 .* view it as uint16"):
+    with pytest.raises(TypeError, match=r"field 'x': .* bfloat16: .* as uint16"):
         pack({"x": array}, array_format=array_format)
-    with pytest.raises(TypeError, match="view it as uint8"):
+    with pytest.raises(TypeError, match="store it as uint8"):
         pack({"x": array.astype(ml_dtypes.float8_e4m3fn)}, array_format=array_format)
 
     encoder = make_encoder(
