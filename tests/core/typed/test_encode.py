@@ -242,7 +242,7 @@ def test_string_dtypes_without_a_width_are_refused():
     if not hasattr(np.dtypes, "StringDType"):
         pytest.skip("NumPy without StringDType")
     array = np.array(["a"], np.dtypes.StringDType())
-    with pytest.raises(ValueError, match="field 'x': .* StringDType"):
+    with pytest.raises(ValueError, match=r"field 'x': .* StringDType"):
         pack({"x": array})
 
 
