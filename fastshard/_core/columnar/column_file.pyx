@@ -9,7 +9,7 @@ is used.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from fastshard._core.columnar.pack cimport Pack, make_pack
@@ -24,7 +24,7 @@ from fastshard._core.parse.tar cimport (
 )
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
-from fastshard._core.table.row_identity cimport decode_row, sum_field
+from fastshard._core.table.row_identity cimport decode_row, find_sum
 
 from threading import Lock
 from weakref import ref
@@ -686,7 +686,7 @@ cdef class RowReader:
     cdef list files                # a dict of ColumnFile by number for each field
     cdef list likely_sizes         # of a member, for each field
     cdef list rows_at              # index in a row of the row in a pack, or None
-    cdef list sums                 # of the fields' names; None: rows have no identities
+    cdef list sums                 # of the fields' names; -1: rows have no identities
     cdef Py_ssize_t width          # values of a row
     cdef object open_file
     cdef str path
@@ -695,7 +695,6 @@ cdef class RowReader:
     def __cinit__(
         self, list fields not None, open_file, str path not None, dict packed=None
     ):
-        cdef span_t name
         cdef dict kinds = packed or {}
         self.fields = fields
         self.files = [{} for _ in fields]
@@ -706,8 +705,7 @@ cdef class RowReader:
         for field in fields:
             self.rows_at.append(self.width if field in kinds else None)
             self.width += field in kinds
-            keeper = encode_text(field, &name) if kinds.get(field) else None
-            self.sums.append(None if keeper is None else sum_field(name))
+            self.sums.append(find_sum(kinds, field))
         self.open_file = open_file
         self.path = path
 
@@ -822,7 +820,8 @@ cdef class RowReader:
         )
 
     cdef int64_t identified_row(
-        self, object field_sum, object shard, int64_t offset, int64_t value, str member
+        self, int64_t field_sum, int64_t shard, int64_t offset, int64_t value,
+        str member,
     ) except -2:
         """Return the row in a stored value, or -1 if it has another identity."""
         cdef span_t key
@@ -830,7 +829,9 @@ cdef class RowReader:
         if keeper is None:
             return -1
         key.left -= SUFFIX_SIZE
-        return decode_row(field_sum, key, shard, <uint64_t> offset, value)
+        return decode_row(
+            <uint32_t> field_sum, key, shard, <uint64_t> offset, value
+        )
 
     cdef object packed_array(
         self, Py_ssize_t k, ColumnFile file, object shard, int64_t offset, object row,
@@ -838,10 +839,10 @@ cdef class RowReader:
     ):
         """Return the array of field `k` in a pack."""
         cdef str field = <str> self.fields[k]
-        cdef object field_sum = self.sums[k]
+        cdef int64_t field_sum = self.sums[k]
         cdef int64_t value = parse_offset(row)
         cdef int64_t at = value
-        if at >= 0 and field_sum is not None:
+        if at >= 0 and field_sum >= 0:
             at = self.identified_row(field_sum, shard, offset, value, member)
             if at < 0:
                 raise FormatError(

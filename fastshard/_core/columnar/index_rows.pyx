@@ -17,7 +17,7 @@ from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_add_info, columns_free, columns_t, encode_text,
     grown_capacity, make_table, resize,
 )
-from fastshard._core.table.row_identity cimport decode_row
+from fastshard._core.table.row_identity cimport decode_row, find_sum
 
 from fastshard.errors import FormatError
 
@@ -42,6 +42,13 @@ cdef list number_rows(list fields, object packed):
         places.append(at if field in packed else -1)
         at += field in packed
     return places
+
+
+cdef list make_columns(list fields, object opener, str path, dict packed):
+    """Return the `Rows` of fields, still without rows."""
+    return [
+        Rows(field, opener(field), path, find_sum(packed, field)) for field in fields
+    ]
 
 
 def read_rows(
@@ -80,9 +87,7 @@ def read_rows(
     cdef dict kinds = packed or {}
     cdef list places = number_rows(fields, kinds)
     cdef Py_ssize_t width = 1 + 2 * len(fields)
-    cdef list found = [
-        Rows(field, opener(field), path, kinds.get(field, False)) for field in fields
-    ]
+    cdef list found = make_columns(fields, opener, path, kinds)
     cdef list slots = [{} for _ in fields]
     cdef list packs = [{} for _ in fields]
     cdef ExtentTable names
@@ -127,8 +132,7 @@ cdef struct field_t:               # a field, while an image is read
     int64_t *shards                # numbers, or ABSENT or INVALID
     uint64_t *rows                 # in packs, or UNKNOWN; NULL: no array is packed
     Py_ssize_t row_at              # index of this value of a row, or -1
-    bint has_identities            # as `Rows` has them
-    uint32_t field_sum
+    int64_t field_sum              # as `Rows` has it
 
 
 cdef struct reading_t:             # state of `read_image`
@@ -211,9 +215,9 @@ cdef void add_extents(reading_t *reading) noexcept nogil:
             if row == NULL:
                 continue
             at = row.number
-            if field.has_identities:
+            if field.field_sum >= 0:
                 at = decode_row(
-                    field.field_sum, reading.values[ID].text, shard.number,
+                    <uint32_t> field.field_sum, reading.values[ID].text, shard.number,
                     <uint64_t> offset.number, at,
                 )
             if at < 0:
@@ -300,7 +304,6 @@ cdef int select_columns(
     for k in range(width):
         column = <Rows> columns[k]
         reading.fields[k].row_at = places[k]
-        reading.fields[k].has_identities = column.has_identities
         reading.fields[k].field_sum = column.field_sum
     for k in range(reading.row_width):
         reading.wanted[k] = -1
@@ -349,9 +352,7 @@ def read_image(
     """
     cdef reading_t reading
     cdef dict kinds = packed or {}
-    cdef list columns = [
-        Rows(field, opener(field), path, kinds.get(field, False)) for field in fields
-    ]
+    cdef list columns = make_columns(fields, opener, path, kinds)
     cdef Rows column
     cdef ExtentTable names
     cdef size_t k

@@ -76,8 +76,7 @@ cdef class Cells:
 
 cdef class Rows:
     cdef readonly str field
-    cdef bint has_identities       # stored rows have them
-    cdef uint32_t field_sum        # of the field's name, for them
+    cdef int64_t field_sum         # of the field's name; -1: rows have no identities
     cdef str path                  # of the index
     cdef readonly list numbers     # of the shards, by slot
     cdef dict slots                # by number; None until a file is forgotten

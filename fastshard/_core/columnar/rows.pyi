@@ -30,7 +30,11 @@ class Rows:
     layout: Any
     def forget(self, file: ColumnFile) -> None: ...
     def __new__(
-        cls, field: str, open_file: Callable[[int], ColumnFile], path: str
+        cls,
+        field: str,
+        open_file: Callable[[int], ColumnFile],
+        path: str,
+        field_sum: int = -1,
     ) -> Self: ...
     def data_bytes(self) -> int: ...
 

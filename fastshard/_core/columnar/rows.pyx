@@ -29,10 +29,10 @@ from fastshard._core.io.source cimport Source, View
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_t, decode_text_before, encode_text, info_at, name_at, resize,
+    ExtentTable, columns_t, decode_text_before, info_at, name_at, resize,
     resolve_position,
 )
-from fastshard._core.table.row_identity cimport decode_row, sum_field
+from fastshard._core.table.row_identity cimport decode_row
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from functools import partial
@@ -157,8 +157,8 @@ cdef class Rows:
         ``open_file(number)`` returns the `ColumnFile` of a shard.
     path : str
         Path of the index, for error messages.
-    has_identities : bool
-        Stored rows in packs have the identities of their samples.
+    field_sum : int
+        Checksum of the field's name, if stored rows have identities; else -1.
 
     Attributes
     ----------
@@ -169,14 +169,10 @@ cdef class Rows:
 
     def __cinit__(
         self, str field not None, open_file, str path not None,
-        bint has_identities=False,
+        int64_t field_sum=-1,
     ):
-        cdef span_t name
-        cdef object keeper = encode_text(field, &name)
         self.field = field
-        self.has_identities = has_identities and keeper is not None
-        if self.has_identities:
-            self.field_sum = sum_field(name)
+        self.field_sum = field_sum
         self.path = path
         self.open_file = open_file
         self.numbers = []
@@ -262,9 +258,9 @@ cdef class Rows:
             row is not None and row_in_pack < 0
         ):
             return self.cells.add(0, INVALID, -1)
-        if row is not None and self.has_identities:
+        if row is not None and self.field_sum >= 0:
             row_in_pack = decode_row(
-                self.field_sum, key, shard, <uint64_t> at, row_in_pack
+                <uint32_t> self.field_sum, key, shard, <uint64_t> at, row_in_pack
             )
             if row_in_pack < 0:
                 return self.cells.add(<uint64_t> at, FOREIGN, -1)
@@ -398,14 +394,11 @@ cdef class Rows:
 
     cdef object place_error(self, Py_ssize_t i):
         """Return the error of a sample's place that is no place of an array."""
-        cdef str reason = (
-            f"the index has an invalid shard, offset or row for field {self.field!r}"
-        )
+        cdef str reason = "an invalid shard, offset or row"
         if self.cells.marks[i].slot == FOREIGN:
-            reason = (
-                f"the index has for field {self.field!r} a row in the pack at byte "
-                f"{self.cells.offsets[i]:,} that has not the sample's identity"
-            )
+            at = self.cells.offsets[i]
+            reason = f"a row without its identity in the pack at byte {at:,}"
+        reason = f"the index has {reason} for field {self.field!r}"
         return FormatError(reason, self.path, 0, self.table.name(i))
 
     cdef bint has_common_layout(self, Py_ssize_t i) noexcept:
@@ -733,10 +726,9 @@ cdef class ColumnShard(Shard):
         if size[0] == UNKNOWN:
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
             if found != offset[0] and self.cells.names.has_duplicates:
+                reason = "the index has another offset, and two samples of one id"
                 raise FormatError(
-                    "the index has another offset for this member, and two samples of "
-                    "one id",
-                    self.file.path, offset[0], self.member_name(i),
+                    reason, self.file.path, offset[0], self.member_name(i)
                 )
             offset[0] = found
             fs_atomic_publish(self.cells.offsets + i, found)

@@ -27,6 +27,21 @@ cdef uint32_t sum_field(span_t field) noexcept nogil:
     return fs_crc32c(0, field.at, field.left)
 
 
+cdef int64_t find_sum(dict packed, str field) except -2:
+    """Return the checksum of a field's name, or -1 if its rows have no identities.
+
+    `packed` has the fields that may have packs, and whether their rows have identities.
+    """
+    cdef span_t name
+    cdef object keeper
+    if not packed.get(field):
+        return -1
+    keeper = encode_text(field, &name)
+    if keeper is None:
+        raise ValueError(f"the field {field!r:.200} is not valid Unicode")
+    return sum_field(name)
+
+
 cdef int64_t encode_row(
     uint32_t field, span_t key, int64_t shard, uint64_t offset, uint64_t row
 ) noexcept nogil:

@@ -6,6 +6,7 @@ import json
 import sys
 from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from fastshard._core.columnar.column_file import RowReader
@@ -38,6 +39,7 @@ Metadata: TypeAlias = dict[str, Any]
 # Ids, or positions in insertion order.
 SampleKeys: TypeAlias = Iterable[str] | Iterable[SupportsIndex]
 
+ROWID = "SELECT rowid FROM samples WHERE id = ?1"  # by the SQL index of ids alone
 IDS_PER_QUERY = 1024
 METADATA_TIMEOUT = 30.0  # seconds to read a metadata column
 MIN_LOOKUPS = 256  # before all rows may be loaded
@@ -70,8 +72,7 @@ class FieldReader:
         self._selected = ", ".join(f"samples.{quote_name(name)}" for name in names)
         # The id is compared in the row, not in the SQL index that leads to it.
         self.row_sql = (
-            f"SELECT {self._selected}, id = ?1 FROM samples "
-            "WHERE rowid = (SELECT rowid FROM samples WHERE id = ?1)"
+            f"SELECT {self._selected} FROM samples WHERE rowid = ({ROWID}) AND +id = ?1"
         )
 
     @property
@@ -216,13 +217,11 @@ class RowLookup:
         except INDEX_ERRORS as error:
             raise snapshot.translate_error(error) from error
         if row is None:
-            raise snapshot.sample_error(sample_id)
-        if not row[-1]:
-            raise _foreign_row_error(sample_id, snapshot.path)
+            raise self._missing_error(sample_id)
         arrays = self._read_row(reader, row, sample_id, copy)
         snapshot.release_shards()
         self._note_lookups(1)
-        return arrays, parse_metadata(row[-2], sample_id, snapshot.path)
+        return arrays, parse_metadata(row[-1], sample_id, snapshot.path)
 
     def get_many(
         self, sample_ids: Iterable[Any], fields: Iterable[str] | None, copy: bool
@@ -355,6 +354,13 @@ class RowLookup:
             if row[-1] != sample_id:
                 raise _foreign_row_error(sample_id, snapshot.path)
         return rows
+
+    def _missing_error(self, sample_id: str) -> FastshardError:
+        """Return the error for an id without a row of its own."""
+        with suppress(UnicodeEncodeError):
+            if self._snapshot.select(ROWID, (sample_id,)):
+                return _foreign_row_error(sample_id, self._snapshot.path)
+        return self._snapshot.sample_error(sample_id)
 
     def _read_row(
         self, reader: FieldReader, row: tuple[Any, ...], sample_id: str, copy: bool
