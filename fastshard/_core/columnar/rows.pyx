@@ -727,9 +727,7 @@ cdef class ColumnShard(Shard):
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
             if found != offset[0] and self.cells.names.has_duplicates:
                 reason = "the index has another offset, and two samples of one id"
-                raise FormatError(
-                    reason, self.file.path, offset[0], self.member_name(i)
-                )
+                raise FormatError(reason, self.path, offset[0], self.member_name(i))
             offset[0] = found
             fs_atomic_publish(self.cells.offsets + i, found)
             fs_atomic_publish(self.cells.sizes + i, size[0])
