@@ -219,8 +219,11 @@ class RowLookup:
         if row is None:
             raise self._missing_error(sample_id)
         arrays = self._read_row(reader, row, sample_id, copy)
-        snapshot.release_shards()
-        self._note_lookups(1)
+        if not snapshot.keep_shards:
+            snapshot.release_shards()
+        self._lookups += 1
+        if self._lookups >= self._load_at:
+            self._note_lookups(0)
         return arrays, parse_metadata(row[-1], sample_id, snapshot.path)
 
     def get_many(
