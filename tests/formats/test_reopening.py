@@ -394,7 +394,8 @@ def test_a_shard_that_is_opened_ahead_while_the_dataset_is_closed_is_closed(comp
     ahead = ds._set._compressed
     ahead._threads[0] = threading.current_thread()
     ds._set.open_files = before(ds._set.open_files, ds.close)
-    ahead._open_ahead(0)
+    with pytest.raises(ClosedError):
+        ahead._open_ahead(0)
     assert not ahead._ready
     gc.collect()
     assert not open_shards(compressed)

@@ -76,7 +76,9 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
     files = {f"/d/{path.name}": path.read_bytes() for path in folder.glob("*.tar")}
     with Server(files) as server:
         ds = fastshard.open(server.url + "/d/n-{000..002}.tar")
-        loader = begun(ds)
+        loader = ds.loader(SIZE, threads=3, map=number)
+        batches = iter(loader)
+        next(batches)
         asked = threading.Event()
 
         def hang(exchange):
@@ -84,7 +86,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
             exchange.hang()
 
         server.behave(None, hang)
-        consumer = threading.Thread(target=lambda: list(loader))
+        consumer = threading.Thread(target=lambda: list(batches))
         consumer.start()
         assert asked.wait(SECONDS)
         began = time.monotonic()
