@@ -192,7 +192,9 @@ LITTLE = {64: [1, 2, 4], 32: [2], 16: [2]}  # MB of /dev/shm: numbers of workers
 SIZES = [16, pytest.param(64, marks=slow)]
 
 
-@pytest.mark.parametrize("megabytes", [64, pytest.param(32, marks=slow), 16])
+@pytest.mark.parametrize(
+    "megabytes", [64, *(pytest.param(n, marks=slow) for n in (32, 16))]
+)
 def test_batches_arrive_with_little_shared_memory(outcomes, megabytes):
     workers = [1, 2, 4] if LONG else LITTLE[megabytes]
     keeps = ["dropped", "kept"] if LONG else ["kept"]
