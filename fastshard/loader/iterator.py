@@ -241,6 +241,7 @@ class LoaderIterator(Iterator[T_co]):
             finally:
                 del error  # its traceback has this frame, and that the iterator
         batch = self._complete(position, work)
+        work.value = work.buffers = None  # a thread may still refer to the work
         position.done = self._passed
         position.batches += 1
         self._epochs.last = position

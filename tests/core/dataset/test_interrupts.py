@@ -40,6 +40,7 @@ def make(kind, folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupt_at_any_point_leaves_no_iterator_locked(tmp_path, kind):
     begin = make(kind, tmp_path)
+    interrupt(begin().__next__, 0, STEPS)  # CPython 3.12 has no events the first time
     number, was_interrupted = 0, True
     while was_interrupted:
         number += 1
