@@ -166,8 +166,7 @@ def test_a_flipped_bit_never_gives_another_array(tmp_path, pack, seed):
         for path in index.parent.glob("index.sqlite*"):
             path.unlink()
         index.write_bytes(data)
-        ways = WAYS if LONG else rng.sample(WAYS, 3)
-        assert find_wrong(index.parent, ways) == [], (at, bit)
+        assert find_wrong(index.parent, rng.sample(WAYS, 3)) == [], (at, bit)
 
 
 def patch(root, old, new):
