@@ -337,6 +337,12 @@ def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     """Return the fields of an index whose tables have been checked."""
     sql = "SELECT name, base_dir FROM fields ORDER BY rowid"
     rows = conn.execute(sql).fetchall()
+    indexed = conn.execute("SELECT name FROM fields ORDER BY name").fetchall()
+    if sorted(repr(row[0]) for row in rows) != sorted(repr(row[0]) for row in indexed):
+        reason = (
+            f"the table of fields has {rows!r:.200}, its SQL index {indexed!r:.200}"
+        )
+        raise FormatError(reason, path, 0)
     return [_parse_field(name, base_dir, path) for name, base_dir in rows]
 
 

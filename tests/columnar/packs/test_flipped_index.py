@@ -209,6 +209,17 @@ def test_a_row_with_the_id_of_another_sample_raises(tmp_path, pack):
     assert any("SQLite: row 2 missing" in reason for reason in faults)
 
 
+@pytest.mark.parametrize("name", [b"B", b"c"])
+def test_a_field_of_another_name_raises(tmp_path, name):
+    root = tmp_path / "d"
+    write(root, False)
+    rest = b"\x02" + str(root).encode() + b"/b_"  # its shards and folder
+    patch(root, b"b" + rest, name + rest)
+    for open_it in (ShardedDatasetReader, ShardedDatasetWriter, fastshard.open):
+        with pytest.raises(FastshardError, match="its SQL index"):
+            open_it(root)
+
+
 def test_compact_refuses_a_damaged_index(tmp_path):
     root = tmp_path / "d"
     write(root, True)
