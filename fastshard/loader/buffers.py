@@ -164,7 +164,9 @@ class BufferSet:
 
     def renew(self, field: str) -> None:
         """Let the next `take` of a field return other memory."""
-        self._arrays.pop(field, None)
+        with self._lock:
+            self._arrays.pop(field, None)
+            self._in_rows.discard(field)
 
     def _take(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         found = self._arrays.get(field)
