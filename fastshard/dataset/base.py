@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from fastshard.dataset.loading import LoadedDataset
     from fastshard.formats.layout import Allocate
     from fastshard.formats.sample import Sample
-    from fastshard.loader.loader import Loader, LoaderOnError
+    from fastshard.loader.loader import Loader
+    from fastshard.loader.options import LoaderOnError
 
 __all__ = ["BaseDataset"]
 
@@ -856,7 +857,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         ('000064', (36, 4), array([4, 5, 6]))
         """
         from fastshard.dataset.loading import DatasetEpoch
-        from fastshard.loader.loader import Loader, LoaderOptions
+        from fastshard.loader.loader import Loader
+        from fastshard.loader.options import LoaderOptions
 
         options = LoaderOptions.checked(
             batch_size, threads, ahead, allocate, drop_last, on_error, timeout

@@ -84,12 +84,12 @@ class Epochs:
 
     def state(self) -> dict[str, Any]:
         """Return the state after the batches that were returned last."""
-        last, start = self.last, self.start
-        if last is None or last.start is not start:
-            if last is None or last is not self._finished:
-                return start.source().state_after(0, 0)
+        last = self.last
+        if last is not None and last is self._finished:
             return last.state() | {FINISHED: True}
-        return last.state()
+        if last is not None and last.start is self.start:
+            return last.state()
+        return self.start.source().state_after(0, 0)
 
     def finish(self, position: Position) -> None:
         """Begin the next epoch: an iteration of this one is exhausted."""

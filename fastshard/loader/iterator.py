@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 from weakref import finalize
 
 from fastshard._core.dataset.streams import CallGuard
 from fastshard.loader.buffers import BufferPool
 from fastshard.loader.epochs import Epochs, Position
+from fastshard.loader.options import LoaderOptions
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.stats import LoaderStats
-from fastshard.loader.threads.batch_work import BatchSteps, BatchWork, LoaderOnError
+from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 from fastshard.loader.threads.lifetime import (
     register_loader,
     register_pipeline,
@@ -27,21 +28,11 @@ from fastshard.loader.threads.pipeline import (
 )
 from fastshard.loader.threads.rows import FailedRows
 
-__all__ = ["IteratorOptions", "LoaderIterator"]
+__all__ = ["LoaderIterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 AT_END = "the loader is at its end: replay needs batches ahead"
-
-
-class IteratorOptions(NamedTuple):
-    """Options of a loader's iterators; see `BaseDataset.loader`."""
-
-    sizes: PipelineOptions
-    drop_last: bool
-    on_error: LoaderOnError
-    timeout: float | None
-    is_skippable: Callable[[Exception], bool]
 
 
 class LoaderIterator(Iterator[T_co]):
@@ -57,7 +48,9 @@ class LoaderIterator(Iterator[T_co]):
     ----------
     epochs : Epochs
         Of the loader.
-    options : IteratorOptions
+    options : LoaderOptions
+    is_skippable : callable
+        As of `BatchSteps`.
     pool : BufferPool
         Memory of batches.
 
@@ -71,10 +64,15 @@ class LoaderIterator(Iterator[T_co]):
     """
 
     def __init__(
-        self, epochs: Epochs, options: IteratorOptions, pool: BufferPool
+        self,
+        epochs: Epochs,
+        options: LoaderOptions,
+        is_skippable: Callable[[Exception], bool],
+        pool: BufferPool,
     ) -> None:
         self._epochs = epochs
         self._options = options
+        self._is_skippable = is_skippable
         self._pool = pool
         self._guard = CallGuard()
         self._recorder = LoaderRecorder()
@@ -104,32 +102,15 @@ class LoaderIterator(Iterator[T_co]):
         return f"LoaderIterator(position {self.position:,}{skipped}{closed})"
 
     def __len__(self) -> int:
-        """Return the number of remaining batches.
-
-        Returns
-        -------
-        int
-
-        Examples
-        --------
-        >>> batches = iter(ds.loader(40))
-        >>> _ = next(batches)
-        >>> len(batches)
-        2
-        """
+        """Return the number of remaining batches."""
         if self.is_closed:
             return 0
         position = self._position
         source = self._epochs.start.source() if position is None else position.source
-        return self._count_batches(len(source) - self._passed[0])
+        return self._options.count_batches(max(0, len(source) - self._passed[0]))
 
     def __length_hint__(self) -> int:
         return 0  # `list` must not count the samples of unread shards
-
-    def _count_batches(self, samples: int) -> int:
-        size = self._options.sizes.batch_size
-        samples = max(0, samples)
-        return samples // size if self._options.drop_last else -(-samples // size)
 
     @property
     def is_closed(self) -> bool:
@@ -198,7 +179,8 @@ class LoaderIterator(Iterator[T_co]):
         epochs, on_error = self._epochs, self._options.on_error
         position = Position(epochs.start, self._recorder)
         if on_error != "raise":
-            self._failed_rows = FailedRows(on_error == "mask", position.source.name_of)
+            masks, steps = on_error == "mask", self._steps(position)
+            self._failed_rows = FailedRows(masks, steps, self._pool)
         self._end_early = finalize(self, epochs.end_early, position)
         self._end_early.atexit = False
         self._position = position
@@ -207,12 +189,12 @@ class LoaderIterator(Iterator[T_co]):
 
     def _begin(self, position: Position) -> Pipeline:
         """Return a new pipeline that begins after the batches so far."""
-        source = position.source
+        options = self._options
         pipeline = Pipeline(
             self._steps(position),
-            self._options.sizes,
+            PipelineOptions(options.batch_size, options.threads, options.ahead),
             self._passed[0],
-            len(source),
+            len(position.source),
             len(self),
             self._recorder,
             self._pool,
@@ -224,8 +206,8 @@ class LoaderIterator(Iterator[T_co]):
         return pipeline
 
     def _steps(self, position: Position) -> BatchSteps:
-        options = self._options
-        return BatchSteps(position.source, options.on_error, options.is_skippable)
+        on_error = self._options.on_error
+        return BatchSteps(position.source, on_error, self._is_skippable)
 
     def _return(self, position: Position, work: BatchWork) -> T_co:
         """Return a batch and count it, or raise its error."""
@@ -240,96 +222,31 @@ class LoaderIterator(Iterator[T_co]):
                 raise error
             finally:
                 del error  # its traceback has this frame, and that the iterator
-        batch = self._complete(position, work)
+        batch = self._complete(work)
         work.value = work.buffers = None  # a thread may still refer to the work
         position.done = self._passed
         position.batches += 1
         self._epochs.last = position
         return batch
 
-    def _complete(self, position: Position, work: BatchWork) -> T_co:
+    def _complete(self, work: BatchWork) -> T_co:
         """Return the batch with its failed rows reported."""
         rows = self._failed_rows
-        if rows is None:
-            return cast(T_co, work.value)
-        steps, total = self._steps(position), len(position.source)
-        rows.find_template(work, steps, self._pool, total)
-        return cast(T_co, rows.add(work))
+        return cast(T_co, work.value if rows is None else rows.add(work))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that were returned.
-
-        Returns
-        -------
-        dict
-            As of `Loader.state_dict`.
-
-        Raises
-        ------
-        FormatError, OSError
-            The samples of a shard cannot be counted.
-
-        Examples
-        --------
-        >>> batches = iter(ds.loader(40))
-        >>> _ = next(batches)
-        >>> batches.state_dict()["position"]
-        40
-        """
+        """Return the state after the batches so far; see `Loader.state_dict`."""
         position = self._position
         if position is None:
             return self._epochs.start.source().state_after(0, 0)
         return position.state()
 
     def stats(self, since: LoaderStats | None = None) -> LoaderStats:
-        """Return the statistics of this iteration; see `Loader.stats`.
-
-        Parameters
-        ----------
-        since : LoaderStats, optional
-            Earlier statistics of this iteration, to be subtracted.
-
-        Returns
-        -------
-        LoaderStats
-
-        Examples
-        --------
-        >>> batches = iter(ds.loader(40))
-        >>> _ = next(batches)
-        >>> batches.stats().batches
-        1
-        """
+        """Return the statistics of this iteration; see `Loader.stats`."""
         return self._recorder.stats(since)
 
     def replay(self, n: int) -> Iterator[T_co]:
-        """Iterate `n` times over the batches that are made ahead, without reading.
-
-        As of `Loader.replay`.
-
-        Parameters
-        ----------
-        n : int
-            Number of repetitions.
-
-        Yields
-        ------
-        object
-            The batches ahead in order, without those that have errors.
-
-        Raises
-        ------
-        ValueError
-            `n` is negative, or the iterator is closed, at its end, or in use.
-        TimeoutError
-            No batch was made within the loader's `timeout`.
-
-        Examples
-        --------
-        >>> batches = iter(ds.loader(10, ahead=1))
-        >>> [batch["__key__"][0] for batch in batches.replay(2)]
-        ['000000', '000010', '000000', '000010']
-        """
+        """Iterate `n` times over the batches made ahead; see `Loader.replay`."""
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")
         batches = self._guard.call(self._ring)
@@ -356,7 +273,7 @@ class LoaderIterator(Iterator[T_co]):
         if not works:
             raise TimeoutError("no batch of the ring was made in time")
         return [
-            self._complete(position, work)
+            self._complete(work)
             for work in works
             if work.error is None and not work.failures
         ]
@@ -373,18 +290,7 @@ class LoaderIterator(Iterator[T_co]):
                 yield batch
 
     def close(self) -> None:
-        """End the iteration and its threads.
-
-        Waits at most a second for the threads; one in a function that takes longer ends
-        when it returns.
-
-        Examples
-        --------
-        >>> batches = iter(ds.loader(40))
-        >>> batches.close()
-        >>> next(batches, "no more")
-        'no more'
-        """
+        """End the iteration and its threads; see `Loader.close`."""
         if self._end_early is not None:
             self._end_early()
         self._end()

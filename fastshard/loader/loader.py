@@ -2,77 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from operator import index
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import ref
 
-from fastshard._util.options import check_choice
 from fastshard.errors import ClosedError
-from fastshard.formats.layout import Allocate
 from fastshard.loader.buffers import BufferPool
 from fastshard.loader.epochs import Epochs
-from fastshard.loader.iterator import IteratorOptions, LoaderIterator
+from fastshard.loader.iterator import LoaderIterator
+from fastshard.loader.options import LoaderOptions
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.source import EpochSource
 from fastshard.loader.stats import LoaderStats
-from fastshard.loader.threads.batch_work import LoaderOnError
-from fastshard.loader.threads.cpus import count_cpus
-from fastshard.loader.threads.pipeline import PipelineOptions
 
-__all__ = ["Loader", "LoaderOnError", "LoaderOptions"]
+__all__ = ["Loader"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-class LoaderOptions(NamedTuple):
-    """Options of a loader; see `BaseDataset.loader`."""
-
-    batch_size: int
-    threads: int
-    ahead: int
-    allocate: Allocate | None
-    drop_last: bool
-    on_error: LoaderOnError
-    timeout: float | None
-
-    @classmethod
-    def checked(
-        cls,
-        batch_size: int,
-        threads: int | None = None,
-        ahead: int = 2,
-        allocate: Allocate | None = None,
-        drop_last: bool = False,
-        on_error: LoaderOnError = "raise",
-        timeout: float | None = None,
-    ) -> LoaderOptions:
-        """Return options; raise ValueError or TypeError for one that is invalid."""
-        if threads is None:
-            threads = count_cpus()
-        for name, number, least in (
-            ("batch_size", batch_size, 1),
-            ("threads", threads, 1),
-            ("ahead", ahead, 0),
-        ):
-            if index(number) < least:
-                raise ValueError(f"{name} must be at least {least}, got {number}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be positive, got {timeout}")
-        if allocate is not None and not callable(allocate):
-            kind = type(allocate).__name__
-            raise TypeError(f"allocate must be a function, got {kind}")
-        check_choice("on_error", on_error, ("raise", "skip", "mask"))
-        return cls(
-            index(batch_size),
-            index(threads),
-            index(ahead),
-            allocate,
-            bool(drop_last),
-            on_error,
-            None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
-        )
 
 
 class Loader(Iterator[T_co]):
@@ -118,13 +64,7 @@ class Loader(Iterator[T_co]):
         self._options = options
         self._epochs = Epochs(start)
         self._pool = BufferPool(options.ahead + 2, options.allocate)
-        self._iterator_options = IteratorOptions(
-            PipelineOptions(options.batch_size, options.threads, options.ahead),
-            options.drop_last,
-            options.on_error,
-            options.timeout,
-            is_skippable,
-        )
+        self._is_skippable = is_skippable
         self._iterators: list[ref[LoaderIterator[T_co]]] = []
         self._current: LoaderIterator[T_co] | None = None  # of `next(loader)`
 
@@ -135,7 +75,7 @@ class Loader(Iterator[T_co]):
 
     def _new_iterator(self) -> LoaderIterator[T_co]:
         iterator: LoaderIterator[T_co] = LoaderIterator(
-            self._epochs, self._iterator_options, self._pool
+            self._epochs, self._options, self._is_skippable, self._pool
         )
         self._iterators.append(ref(iterator, self._iterators.remove))
         return iterator
@@ -179,8 +119,7 @@ class Loader(Iterator[T_co]):
         >>> len(loader), len(ds.loader(40, drop_last=True))
         (3, 2)
         """
-        count, size = self._epochs.start.count(), self._options.batch_size
-        return count // size if self._options.drop_last else -(-count // size)
+        return self._options.count_batches(self._epochs.start.count())
 
     def __length_hint__(self) -> int:
         return 0  # `list` must not count the samples of unread shards

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from fastshard.loader.loader import Loader, LoaderOptions
+from fastshard.loader.loader import Loader
+from fastshard.loader.options import LoaderOptions
 from support.loader.epochs import OneEpoch
 
 SECONDS = 30

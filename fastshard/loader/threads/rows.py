@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fastshard.loader.buffers import BufferPool, BufferSet
@@ -21,43 +20,17 @@ class FailedRows:
     ----------
     masks : bool
         Failed rows are zeros; otherwise they are left out.
-    name_of : callable
-        ``name_of(position)`` returns the name of a sample, for messages.
+    steps : BatchSteps
+        Of the iteration.
+    pool : BufferPool
+        Memory of batches.
     """
 
-    def __init__(self, masks: bool, name_of: Callable[[int], str]) -> None:
+    def __init__(self, masks: bool, steps: BatchSteps, pool: BufferPool) -> None:
         self._masks = masks
-        self._name_of = name_of
+        self._steps = steps
+        self._pool = pool
         self._template: Any = None  # of no rows, for a batch whose rows all failed
-
-    def find_template(
-        self, work: BatchWork, steps: BatchSteps, pool: BufferPool, total: int
-    ) -> None:
-        """Learn the fields from later samples, if all rows of the first batch failed.
-
-        Parameters
-        ----------
-        work : BatchWork
-            The batch.
-        steps : BatchSteps
-            Make later ones, which are dropped.
-        pool : BufferPool
-        total : int
-            Number of samples.
-        """
-        is_empty = len(work.failures) == work.rows
-        if not (is_empty and self._masks and self._template is None):
-            return
-        last = min(total, work.stop + MAX_PROBED * work.rows)
-        for start in range(work.stop, last, work.rows):
-            probe = BatchWork(work.number, start, min(start + work.rows, total))
-            probe.buffers = BufferSet(pool)
-            steps.fetch(probe)
-            steps.prepare(probe, 0, probe.rows)
-            steps.collate(probe, probe.buffers)
-            if probe.error is None and probe.value is not None:
-                self._template = resize_rows(probe.value, 0)
-                return
 
     def add(self, work: BatchWork) -> Any:
         """Return a made batch with the field ``__skipped__`` or ``__ok__``.
@@ -72,9 +45,11 @@ class FailedRows:
         batch = work.value
         is_empty = len(work.failures) == work.rows
         if is_empty:
+            if self._masks and self._template is None:
+                self._template = self._probe(work)
+                if self._template is None:
+                    raise self._describe(work)
             batch = self._template
-            if batch is None and self._masks:
-                raise self._describe(work)
             batch = {} if batch is None else resize_rows(batch, 0)
         elif self._template is None:
             self._template = resize_rows(batch, 0)
@@ -92,6 +67,23 @@ class FailedRows:
             batch = spread_rows(batch, ok, work.buffers)
         return batch | {OK: ok}
 
+    def _probe(self, work: BatchWork) -> Any:
+        """Return the fields of a later batch with a good row, without rows; or None.
+
+        The batches that are made for it are dropped.
+        """
+        total = len(self._steps.source)
+        last = min(total, work.stop + MAX_PROBED * work.rows)
+        for start in range(work.stop, last, work.rows):
+            probe = BatchWork(work.number, start, min(start + work.rows, total))
+            probe.buffers = BufferSet(self._pool)
+            self._steps.fetch(probe)
+            self._steps.prepare(probe, 0, probe.rows)
+            self._steps.collate(probe, probe.buffers)
+            if probe.error is None and probe.value is not None:
+                return resize_rows(probe.value, 0)
+        return None
+
     def _add_skipped(self, batch: Any, work: BatchWork) -> Any:
         if not isinstance(batch, dict):  # a tuple, or a function's own
             return batch
@@ -105,7 +97,9 @@ class FailedRows:
 
     def _name(self, work: BatchWork, row: int) -> str:
         member = getattr(work.failures[row], "member", None)
-        return member if isinstance(member, str) else self._name_of(work.start + row)
+        if isinstance(member, str):
+            return member
+        return self._steps.source.name_of(work.start + row)
 
     def _describe(self, work: BatchWork) -> Exception:
         """Return the error of the first row."""
