@@ -184,18 +184,31 @@ class ConvertedIterator:
         return self._wrapper._next(self._batches)
 
     def __len__(self) -> int:
-        """Return the number of remaining batches.
-
-        Returns
-        -------
-        int
-        """
+        """Return the number of remaining batches."""
         return len(self._batches)
 
     def __length_hint__(self) -> int:
         return 0  # `list` must not count the samples of unread shards
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._batches, name)  # position, state_dict, stats, close
+    @property
+    def position(self) -> int:
+        """The position of the first sample after the batches so far."""
+        return self._batches.position
+
+    @property
+    def skipped(self) -> int:
+        """The number of samples that were skipped or masked in the batches so far."""
+        return self._batches.skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches so far; see `Loader.state_dict`."""
+        return self._batches.state_dict()
+
+    def stats(self, since: LoaderStats | None = None) -> LoaderStats:
+        """Return the statistics of this iteration; see `Loader.stats`."""
+        return self._batches.stats(since)
+
+    def close(self) -> None:
+        """End the iteration and its threads."""
+        self._wrapper._await_reads()
+        self._batches.close()
