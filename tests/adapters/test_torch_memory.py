@@ -1,17 +1,13 @@
 """Batches of torch's workers with little shared memory: all samples, or an error."""
 
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fastshard
 from support.marks import LONG, not_sanitized, slow
-from support.processes import run_script
+from support.processes import run_on_mount, run_script
 from support.tars import write_numbers
 
 try:
@@ -160,22 +156,11 @@ def outcomes(pictures, tmp_path):
 
     def run(megabytes, configs, setup=""):
         mount = f"mount -t tmpfs -o size={megabytes}m tmpfs /dev/shm"
-        unshare = shutil.which("unshare")
-        probe = [unshare or "false", "-m", "sh", "-c", mount]
-        if subprocess.run(probe, capture_output=True).returncode != 0:
-            pytest.skip("mounting is not allowed here")
         script = tmp_path / "loads.py"
         script.write_text(setup + END_WORKERS + SCRIPT)
         count = 2048 if LONG else 1024
         words = f"{sys.executable} {script} {pictures} {count} {' '.join(configs)}"
-        env = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
-        done = subprocess.run(
-            [unshare, "-m", "sh", "-c", f"{mount} && exec {words}"],
-            capture_output=True,
-            text=True,
-            env=env,
-            timeout=60 * len(configs),
-        )
+        done = run_on_mount(mount, f"exec {words}", 60 * len(configs))
         assert done.returncode == 0, done.stdout + done.stderr
         lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
         assert [config for config, _ in lines] == configs, done.stdout + done.stderr

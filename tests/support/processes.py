@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -45,6 +46,22 @@ def start(*command: object, **options) -> subprocess.Popen:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     words = [sys.executable, *map(str, command)]
     return subprocess.Popen(words, env=environment(), **pipes, **options)
+
+
+def run_on_mount(
+    mount: str, command: str, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a shell command with a mount of its own; skip where that is not allowed."""
+    namespace = [shutil.which("unshare") or "false", "-m", "sh", "-c"]
+    if subprocess.run([*namespace, mount], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    return subprocess.run(
+        [*namespace, f"{mount} && {command}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:

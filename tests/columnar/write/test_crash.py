@@ -6,7 +6,6 @@ Short runs of tests/columnar_crash.py; its output names the seed of a failure.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import WriterLockedError
 from support.marks import needs, not_sanitized, slow
 from support.paths import TESTS
-from support.processes import environment, start
+from support.processes import environment, run_on_mount, start
 
 SECONDS = 8
 PROCESSES = 3
@@ -223,21 +222,6 @@ def test_a_full_disk_is_an_error_and_the_dataset_stays_readable(tmp_path, size):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size=2m tmpfs {disk}"
-    unshare = shutil.which("unshare") or "false"
-    probe = [unshare, "-m", "sh", "-c", mount]
-    if subprocess.run(probe, capture_output=True).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    done = subprocess.run(
-        [
-            unshare,
-            "-m",
-            "sh",
-            "-c",
-            f"{mount} && {sys.executable} {script} {disk} {size}",
-        ],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = f"{sys.executable} {script} {disk} {size}"
+    done = run_on_mount(mount, command, 120)
     assert done.returncode == 0, done.stderr
