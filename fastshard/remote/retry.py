@@ -174,12 +174,12 @@ class Droppable(Protocol):
 
 
 class Waits(list[Any]):
-    """What a thread waits for of a network, each a `Droppable`.
+    """Pending requests of a thread, which other threads may cancel.
 
     Attributes
     ----------
     is_dropped : bool
-        Whether all that the thread will wait for is dropped, too.
+        Whether later requests are dropped, too.
     """
 
     def __init__(self) -> None:
@@ -187,13 +187,13 @@ class Waits(list[Any]):
         self.is_dropped = False
 
     def note(self, found: Sequence[Droppable]) -> None:
-        """Replace what the thread waits for."""
+        """Replace the requests."""
         self[:] = found
         if self.is_dropped:
             self.drop()
 
     def drop(self) -> None:
-        """Cancel what the thread waits for, now and later."""
+        """Cancel these requests and later ones."""
         self.is_dropped = True
         for each in list(self):
             each.drop()
@@ -208,7 +208,7 @@ _watched = _Watched()
 
 @contextmanager
 def watch_requests() -> Iterator[Waits]:
-    """Let other threads cancel what the calling thread waits for."""
+    """Let other threads cancel the requests of the calling thread."""
     before, _watched.waits = _watched.waits, (waits := Waits())
     try:
         yield waits
@@ -217,7 +217,7 @@ def watch_requests() -> Iterator[Waits]:
 
 
 def note_waits(found: Sequence[Droppable]) -> None:
-    """Note what the calling thread is going to wait for, if it is watched."""
+    """Note the requests that the calling thread will wait for, if it is watched."""
     waits = _watched.waits
     if waits is not None:
         waits.note(found)

@@ -155,7 +155,7 @@ class StreamFiles:
         path = self.path(zipped.basename)
         try:
             status = os.stat(path)
-        except (OSError, ValueError):  # a name that is none; the raw file may do
+        except (OSError, ValueError):  # absent, or an invalid name; the raw file may do
             return
         opening.check(path, version_of(status))
 

@@ -40,6 +40,6 @@ def ask_kernel(parent: int | None) -> None:
 
 
 def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
-    """Wait for the end of the parent, of which a pipe tells, and exit."""
+    """Exit when the parent ends: multiprocessing waits for its end of a pipe."""
     parent.join()
     os._exit(1)

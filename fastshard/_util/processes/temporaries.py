@@ -1,4 +1,4 @@
-"""Temporary files and folders of which the next process knows whether they are dead.
+"""Temporary files and folders, locked while their process lives; removal of others.
 
 A name is ``.NAME.NODE-BOOT-RANDOM.tmp``. A file is locked by its process, a folder by
 its file ``.lock``: the system drops the lock when the process ends, however it ends. So

@@ -1,1 +1,1 @@
-"""Questions that all writers share: unclosed ones, dtypes that are stored."""
+"""Parts of all writers: reports of unclosed ones, dtypes that are stored."""
