@@ -112,13 +112,11 @@ def bench_json(
     benchmark.extra_info["GB/s"] = round(len(text) / seconds / 1e9, 2)
 
 
-@pytest.fixture(scope="session")
-def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a shard of 1,000,000 empty members, with an .fsi and an SQLite table."""
-    folder = tmp_path_factory.mktemp("million")
+def write_empty_members(folder: Path, count: int) -> Path:
+    """Return a shard of empty members, with an .fsi and an SQLite table."""
     path = folder / "m.tar"
     with path.open("wb") as file:
-        for i in range(MILLION):
+        for i in range(count):
             member = tarfile.TarInfo(f"train/{i:08d}.jpg")
             file.write(member.tobuf(tarfile.USTAR_FORMAT))
         file.write(bytes(2 * BLOCK))
@@ -131,6 +129,18 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
             database.executemany("insert into t values (?, ?, ?)", rows)
         database.close()
     return path
+
+
+@pytest.fixture(scope="session")
+def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a shard of 1,000,000 members, with an .fsi and an SQLite table."""
+    return write_empty_members(tmp_path_factory.mktemp("million"), MILLION)
+
+
+@pytest.fixture(scope="session")
+def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same of 4,000 members."""
+    return write_empty_members(tmp_path_factory.mktemp("thousands"), 4000)
 
 
 def open_index(path: Path) -> int:
@@ -157,10 +167,19 @@ def open_sqlite(path: Path) -> int:
     fsi_and_its_shard=open_shard,
     sqlite=open_sqlite,
 )
-def bench_open(benchmark: Any, million: Path, read: Any, turn: int) -> None:
-    assert read(million) == MILLION
-    benchmark.group = f"binary index of {MILLION:,} members opened"
-    benchmark.pedantic(read, (million,), rounds=200)
+@pytest.mark.parametrize("members", [MILLION, 4000])
+def bench_open(
+    benchmark: Any,
+    million: Path,
+    thousands: Path,
+    read: Any,
+    members: int,
+    turn: int,
+) -> None:
+    path = thousands if members == 4000 else million
+    assert read(path) == members
+    benchmark.group = f"binary index of {members:,} members opened"
+    benchmark.pedantic(read, (path,), rounds=200)
 
 
 def hash_fastshard(shard: fastshard.TarShard) -> bool:

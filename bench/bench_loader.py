@@ -10,6 +10,9 @@ torchcodec a build that fits torch's.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +31,7 @@ from rivals.epochs import SAMPLES, TOTAL, Epoch, write_vectors
 
 PICTURES = max(int(1280 * SCALE), 128)
 SHARDS = 10
-RING = 4 * images.BATCH * images.SIDE**2 * 3 / images.MB  # ahead 2, hold 1, and 1
+RING = 4 * images.BATCH * images.SIDE**2 * 3 / images.MB  # 2 ahead, 1 made, 1 held
 CPU, FIRST, AFTER = (
     "ms of CPU an image",
     "ms to the first batch",
@@ -119,6 +122,43 @@ def bench_images(
     limit(benchmark, "fastshard", FIRST, 0.6, "DataLoader_with_Pillow")
     limit(benchmark, "fastshard", BOUND, 1)
     limit(benchmark, "fastshard", MEMORY, round(RING + 15, 1))
+
+
+# A new process.
+
+
+def first_batch(read: str, module: str, folder: Path) -> int:
+    """Return the number of pictures of the first batch of a new Python process."""
+    code = (
+        "import os, sys; from pathlib import Path; from rivals import images\n"
+        f"import {module}\n"
+        f"batch = next(images.{read}(Path(sys.argv[1]))())\n"
+        "print(len(batch), flush=True)\n"
+        "os.kill(0, 9)"  # with its workers, whose end is not measured
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    return int(done.stdout)
+
+
+@contenders(
+    f"the first batch of {images.BATCH} of a new process, imports and opening included",
+    fastshard=partial(first_batch, "read_fastshard", "fastshard"),
+    fastshard_beside_torch=partial(first_batch, "read_fastshard", "torch"),
+    DataLoader_with_Pillow=partial(first_batch, "read_pillow", "torch"),
+)
+def bench_first_batch(
+    benchmark: Any, folder: Path, read: Callable[[Path], int], turn: int
+) -> None:
+    pytest.importorskip("torch")
+    assert read(folder) == images.BATCH
+    expect(benchmark, "fastshard_beside_torch", "DataLoader_with_Pillow", 1)
+    benchmark.pedantic(read, (folder,), rounds=5)
 
 
 # Threads.

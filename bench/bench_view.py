@@ -213,6 +213,15 @@ def raw_fastshard(shard: fastshard.Shard) -> Loop:
     return loop
 
 
+def raw_fastshard_text(shard: fastshard.Shard) -> Loop:
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            value = shard.array(i, "f4")
+        return value
+
+    return loop
+
+
 def raw_frombuffer(shard: fastshard.Shard) -> Loop:
     def loop(positions: list[Any]) -> Any:
         for i in positions:
@@ -225,6 +234,7 @@ def raw_frombuffer(shard: fastshard.Shard) -> Loop:
 @contenders(
     "raw float32[512] of a known type, hot",
     fastshard=raw_fastshard,
+    fastshard_dtype_as_text=raw_fastshard_text,
     np_frombuffer=raw_frombuffer,
 )
 def bench_raw(benchmark: Any, tars: Any, read: Any, turn: int) -> None:
