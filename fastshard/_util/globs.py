@@ -8,9 +8,9 @@ import itertools
 import os
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fastshard.errors import FastshardError, ShardNotFoundError
 
@@ -19,8 +19,10 @@ __all__ = [
     "expand_braces",
     "glob",
     "has_magic",
+    "is_shard_name",
     "lexists",
     "list_tars",
+    "matches_parts",
     "natural_key",
     "walk_folders",
 ]
@@ -235,8 +237,26 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result | 
         raise
 
 
-def list_tars(folder: str) -> list[str]:
+def is_shard_name(name: str) -> bool:
+    """Return whether a directory's file is a shard by its name; hidden ones are not."""
+    return name.endswith(SUFFIX) and not name.startswith(".")
+
+
+def list_tars(
+    folder: str,
+    *,
+    dangling: Literal["raise", "skip"] = "raise",
+    also: Callable[[str], bool] = lambda name: False,
+) -> list[str]:
     """Return the tar files of a directory in natural order, without hidden ones.
+
+    Parameters
+    ----------
+    folder : str
+    dangling : {"raise", "skip"}
+        What to do with a tar file that is a dangling link.
+    also : callable
+        Whether to return a file of another name too.
 
     Raises
     ------
@@ -245,18 +265,29 @@ def list_tars(folder: str) -> list[str]:
     OSError
         The directory cannot be read.
     """
-    shards = []
-    for entry in _entries(folder, _is_tar):
+    files = []
+    for entry in _entries(folder, lambda name: is_shard_name(name) or also(name)):
         path = os.path.join(folder, entry.name)
         if entry.is_file():
-            shards.append(path)
-        elif entry.is_symlink() and not target_exists(path):
+            files.append(path)
+        elif dangling == "raise" and entry.is_symlink() and not target_exists(path):
             raise ShardNotFoundError(f"{path} is a dangling link", path)
-    return sorted(shards, key=natural_key)
+    return sorted(files, key=natural_key)
 
 
-def _is_tar(name: str) -> bool:
-    return name.endswith(SUFFIX) and not name.startswith(".")
+def matches_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a path match those of a pattern, as by `glob`."""
+    if not pattern or not parts:
+        return not pattern and not parts
+    part, wanted = parts[0], pattern[0]
+    is_hidden = part.startswith(".") and not wanted.startswith(".")
+    if wanted == "**" and len(pattern) > 1:
+        return matches_parts(parts, pattern[1:]) or (
+            not is_hidden and len(parts) > 1 and matches_parts(parts[1:], pattern)
+        )
+    if is_hidden or not fnmatch.fnmatchcase(part, wanted):
+        return False
+    return matches_parts(parts[1:], pattern[1:])
 
 
 def walk_folders(top: str) -> list[str]:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.globs import list_tars, natural_key
+from fastshard._util.processes.locks import hold_file
 from fastshard._util.processes.temporaries import sweep
 from fastshard._util.progress import byte_bar
 from fastshard.dataset.paths.listing import Source, list_shards, parse_source
 from fastshard.dataset.tarset import TarSet, common_root, shard_name
 from fastshard.dataset.views import build_key_table
-from fastshard.errors import FastshardError, FormatError
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteNotFoundError,
+    StaleIndexWarning,
+)
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, TarOptions, open_tar
 from fastshard.index.binary import read_header
 from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
     MAX_SAMPLES,
     NAME,
+    DatasetIndex,
     ShardRecord,
     derive_seed,
     write_dataset_index,
@@ -28,12 +38,13 @@ from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.index.sidecar import FORMATS, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import is_remote, redact, url_basename
+from fastshard.remote.urls import is_remote, is_url, join_url, redact, url_basename
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"]
 
 DatasetFormat = IndexFormat | Literal["wids"]
 WIDS_NAME = "shardindex.json"
+MAX_NAMES = 3  # in a message
 POLL_INTERVAL = 0.1  # seconds between updates of the progress bar
 
 
@@ -69,6 +80,17 @@ class Job(NamedTuple):
     again: bool
     remote: Settings | None = None
 
+    @property
+    def folder(self) -> str:
+        """The directory of the dataset's index."""
+        return self.out or self.root
+
+    def path_of(self, name: str) -> str:
+        """Return the path or URL of a shard, from its name below the root."""
+        if self.remote is None:
+            return os.path.join(self.root, name)
+        return join_url(self.root, name)
+
     def index_path(self, shard: str) -> str:
         """Return the path of a shard's index."""
         if self.out is None:
@@ -96,6 +118,11 @@ def build_index(
     Shards with a fresh index are skipped, so that a stopped run can be resumed. Shows
     a progress bar on a terminal, in bytes. An interrupt takes effect within a moment,
     also inside a large shard.
+
+    The ``dataset.fsi`` of a directory always has all of its shards. If some are
+    indexed, their entries are renewed or added, and the others stay. If one of the
+    others has no fresh index, the file is left as it is, or not made, with a
+    `StaleIndexWarning`. Processes may index shards of one directory at the same time.
 
     Parameters
     ----------
@@ -127,7 +154,7 @@ def build_index(
     Returns
     -------
     list of str
-        Paths of the indexes, made or fresh; ``dataset.fsi`` last.
+        Paths of the indexes, made or fresh; ``dataset.fsi`` last, if it was made.
 
     Raises
     ------
@@ -153,9 +180,9 @@ def build_index(
         raise ValueError(f"format must be one of {expected}, got {format!r}")
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)
-    if format == "wids":
-        return [_write_wids(paths, folder, key, settings)]
     job = Job(common_root(paths), format, folder, key, hashes, again, settings)
+    if format == "wids":
+        return [_write_wids(job, paths)]
     is_whole = part is None
     if isinstance(part, str):
         part = parse_part(part)
@@ -167,7 +194,11 @@ def build_index(
         sweep(where or ".")
     made = _build_all(job, paths, threads)
     if format == "fsi" and is_whole:
-        made.append(merge_indexes(source, out=out, key=key, **remote))
+        path, reason = _write_dataset_index(job, paths)
+        if reason is None:
+            made.append(path)
+        else:
+            warnings.warn(reason, StaleIndexWarning, stacklevel=2)
     return made
 
 
@@ -304,22 +335,68 @@ def _open_file(job: Job, shard: str) -> LocalFile | RemoteFile:
     return LocalFile(shard) if job.remote is None else open_remote(shard, job.remote)
 
 
-def _write_wids(
-    paths: Sequence[str], folder: str | None, key: KeyRule, remote: Settings | None
-) -> str:
+def _write_wids(job: Job, paths: Sequence[str]) -> str:
     """Write the wids index of local shards; return its path."""
     from fastshard.index.wids import write_wids
 
-    if remote is not None:
+    if job.remote is not None:
         raise FastshardError("format wids needs local shards: download them first")
-    root = common_root(paths)
-    shards = TarSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
-    path = os.path.join(folder or root, WIDS_NAME)
-    if folder is not None:
-        os.makedirs(folder, exist_ok=True)
-    counts = (count.samples for count in shards.counts())
-    write_wids(path, list(zip(paths, counts, strict=True)))
+    path = os.path.join(job.folder, WIDS_NAME)
+    os.makedirs(job.folder, exist_ok=True)
+    with _held(path):
+        paths, gone = _join_wids(path, paths)
+        root = common_root(paths)
+        shards = TarSet(
+            paths, index="auto", root=root, mode="mmap", key=job.key, lower=True
+        )
+        counts = (count.samples for count in shards.counts())
+        write_wids(path, list(zip(paths, counts, strict=True)))
+    _warn_dropped(path, gone)
     return path
+
+
+def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the shards with those that a wids list has too, and its missing ones.
+
+    Raises
+    ------
+    FastshardError
+        The list has remote shards.
+    """
+    from fastshard.index.wids import read_wids
+
+    try:
+        known = [shard.url for shard in read_wids(path)]
+    except (FileNotFoundError, FormatError):
+        known = []
+    listed = [os.path.abspath(shard) for shard in paths]
+    others = set(known) - set(listed)
+    if any(map(is_url, others)):
+        raise FastshardError(f"{path} lists remote shards: remove it, or give out=")
+    gone = sorted(shard for shard in others if not os.path.isfile(shard))
+    if not others.difference(gone):
+        return list(paths), gone
+    return _join_names(known, [*listed, *others.difference(gone)]), gone
+
+
+@contextmanager
+def _held(path: str) -> Iterator[None]:
+    """Keep other processes from writing an index of the dataset meanwhile."""
+    folder, name = os.path.split(path)
+    with hold_file(os.path.join(folder, f".{name}.lock")):
+        yield
+
+
+def _warn_dropped(path: str, names: Sequence[str]) -> None:
+    """Warn of shards that an index of the dataset listed before."""
+    if names:
+        verb = "shard that does" if len(names) == 1 else "shards that do"
+        text = (
+            f"{path} no longer lists {len(names):,} {verb} not exist: "
+            + ", ".join(map(redact, names[:MAX_NAMES]))
+            + ", ..." * (len(names) > MAX_NAMES)
+        )
+        warnings.warn(text, StaleIndexWarning, stacklevel=4)
 
 
 def merge_indexes(
@@ -332,7 +409,8 @@ def merge_indexes(
     """Make ``dataset.fsi`` from the shards' own indexes.
 
     With it a dataset is counted, and keys are looked up, without opening shards.
-    `build_index` makes it too, unless it indexes a part of the shards.
+    `build_index` makes it too, unless it indexes a part of the shards. Further shards
+    of the directory are listed too, as by `build_index`.
 
     Parameters
     ----------
@@ -347,7 +425,8 @@ def merge_indexes(
     Raises
     ------
     FastshardError
-        A shard has no index, or one of another key rule.
+        A shard, or another one of the directory, has no index, or one of another key
+        rule.
     StaleIndexError
         A shard changed after its index was made.
 
@@ -363,33 +442,135 @@ def merge_indexes(
     """
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)
-    root = common_root(paths)
-    job = Job(root, "fsi", folder, key, False, False, settings)
-    records = [_make_record(job, path) for path in paths]
-    path = os.path.join(folder or root, NAME)
+    job = Job(common_root(paths), "fsi", folder, key, False, False, settings)
+    path, reason = _write_dataset_index(job, paths)
+    if reason is not None:
+        raise FastshardError(reason)
+    return path
+
+
+def _write_dataset_index(job: Job, paths: Sequence[str]) -> tuple[str, str | None]:
+    """Write ``dataset.fsi`` for shards, and for the others of their directory.
+
+    Return its path, and a reason if it was not written: another shard has no fresh
+    index.
+    """
+    path = os.path.join(job.folder, NAME)
+    for shard in paths:
+        _require_index(job, shard)
+    with _held(path):
+        shards = {shard_name(shard, job.root): shard for shard in paths}
+        records = {name: _make_record(job, shards[name]) for name in shards}
+        known = _list_known(path)
+        others, gone = _find_others(job, shards, known)
+        try:
+            gone += _add_records(job, records, others)
+        except (FastshardError, OSError) as error:
+            state = "left as it is" if os.path.exists(path) else "not made"
+            return path, (
+                f"{path} was {state}, for it has to list all shards of its directory: "
+                f"{error}; index them all: fastshard index {redact(job.root)}"
+            )
+        names = _join_names(known, list(records)) if others else list(records)
+        paths = [shards.get(name) or job.path_of(name) for name in names]
+        _write_records(job, path, paths, [records[name] for name in names])
+    _warn_dropped(path, gone)
+    return path, None
+
+
+def _write_records(
+    job: Job, path: str, paths: Sequence[str], records: Sequence[ShardRecord]
+) -> None:
+    """Write ``dataset.fsi`` with the keys of the shards, unless they are too many."""
     shards = TarSet(
         paths,
-        index=folder or "auto",
-        root=root,
+        index=job.out or "auto",
+        root=job.root,
         mode="mmap",
-        key=key,
+        key=job.key,
         lower=True,
-        remote=settings,
+        remote=job.remote,
     )
     seed = derive_seed(b"".join(record.fingerprint for record in records))
     rows = None
     if sum(record.samples for record in records) <= MAX_SAMPLES:
         rows = build_key_table(shards, seed)
-    write_dataset_index(path, records, last_dot=key == "last", seed=seed, rows=rows)
+    last_dot = job.key == "last"
+    write_dataset_index(path, records, last_dot=last_dot, seed=seed, rows=rows)
+
+
+def _list_known(path: str) -> list[str]:
+    """Return the names of the shards in a ``dataset.fsi``; none if it is damaged."""
+    try:
+        return [shard.name for shard in DatasetIndex(path).shards]
+    except (FileNotFoundError, FormatError):
+        return []
+
+
+def _find_others(
+    job: Job, names: Collection[str], known: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the directory's other shards, and those listed before that are missing.
+
+    Of remote shards, the others are those that were listed before.
+    """
+    listed = [name for name in known if name not in names]
+    if job.remote is not None:
+        return listed, []
+    gone = [name for name in listed if not os.path.isfile(job.path_of(name))]
+    others = set(listed) - set(gone)
+    for folder in {"", *(name.rpartition("/")[0] for name in names)}:
+        with suppress(PermissionError):
+            found = list_tars(job.path_of(folder), dangling="skip")
+            others |= {shard_name(path, job.root) for path in found}
+    return sorted(others.difference(names), key=natural_key), gone
+
+
+def _add_records(
+    job: Job, records: dict[str, ShardRecord], others: Sequence[str]
+) -> list[str]:
+    """Add the records of other shards; return the names of missing remote ones."""
+    gone = []
+    for name in others:
+        _require_index(job, job.path_of(name))
+    for name in others:
+        try:
+            records[name] = _make_record(job, job.path_of(name))
+        except RemoteNotFoundError:
+            gone.append(name)
+    return gone
+
+
+def _join_names(known: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return names in an index's order, new ones last or where natural order has them.
+
+    Parameters
+    ----------
+    known : sequence of str
+        The names in the index.
+    names : sequence of str
+        All to return.
+    """
+    ordered = sorted(names, key=natural_key)
+    listed = set(names)
+    kept = [name for name in known if name in listed]
+    if kept == sorted(kept, key=natural_key):
+        return ordered
+    return list(dict.fromkeys([*kept, *ordered]))
+
+
+def _require_index(job: Job, shard: str) -> str:
+    """Return the path of a shard's index; raise FastshardError if it has none."""
+    path = job.index_path(shard)
+    if not os.path.exists(path):
+        raise FastshardError(f"{redact(shard)} has no index {path}")
     return path
 
 
 def _make_record(job: Job, shard: str) -> ShardRecord:
     """Return the record of a shard in ``dataset.fsi``, from its checked index."""
-    path = job.index_path(shard)
+    path = _require_index(job, shard)
     last_dot = job.key == "last"
-    if not os.path.exists(path):
-        raise FastshardError(f"{redact(shard)} has no index {path}")
     header = read_header(path)
     if header.last_dot != last_dot:
         found = "last" if header.last_dot else "first"

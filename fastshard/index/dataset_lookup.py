@@ -160,17 +160,21 @@ def match_remote_dataset_index(
         if name not in by_name:
             raise StaleIndexError(f"does not list {redact(url)}", index.path, 0)
         numbers.append(by_name[name])
-    _check_complete(index, numbers, whole)
+    if whole:
+        _check_complete(index, numbers, root)
     same = numbers == list(range(index.count))
     return DatasetIndexView(index, None if same else numbers)
 
 
-def _check_complete(index: DatasetIndex, numbers: Sequence[int], whole: bool) -> None:
-    """Raise StaleIndexError if `whole` and the index lists further shards."""
-    if whole and len(numbers) != index.count:
-        missing = set(range(index.count)) - set(numbers)
-        name = index.shards[min(missing)].name
-        raise StaleIndexError(f"lists {name}, which does not exist", index.path, 0)
+def _check_complete(index: DatasetIndex, numbers: Sequence[int], root: str) -> None:
+    """Raise StaleIndexError if the index lists further shards, which do not exist.
+
+    The index of a directory may have shards of the directories below it.
+    """
+    for number in sorted(set(range(index.count)) - set(numbers)):
+        name = index.shards[number].name
+        if is_remote(root) or not os.path.exists(os.path.join(root, name)):
+            raise StaleIndexError(f"lists {name}, which does not exist", index.path, 0)
 
 
 def _try_open(
@@ -221,7 +225,8 @@ def match_dataset_index(
         if not is_same_file(record.identity, identify_file(status)):
             touched.append((path, record))
         numbers.append(number)
-    _check_complete(index, numbers, whole)
+    if whole:
+        _check_complete(index, numbers, root)
     for path, record in touched[:CHECKED_SHARDS]:
         if _has_changed(index, path, record):
             raise StaleIndexError(

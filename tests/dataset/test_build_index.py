@@ -1,15 +1,21 @@
 """`build_index`: resumed runs, parts, merging, directories of indexes."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 import fastshard
+from fastshard._util.processes.locks import hold_file
 from fastshard.dataset.build_index import parse_part
+from fastshard.errors import StaleIndexWarning
+from fastshard.index.dataset_file import DatasetIndex
+from support.servers.http import Server
 from support.tars import write_tar
 
 SHARDS = 7
@@ -163,3 +169,210 @@ def test_a_killed_run_leaves_whole_indexes_and_resumes(folder):
     after = times(folder)
     assert {path: after[path] for path in made} == made
     assert len(fastshard.open(everything(folder))) == sum(range(1, SHARDS + 1))
+
+
+@pytest.fixture
+def flat(tmp_path):
+    """Three indexed shards of 5 samples in one directory."""
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for shard in range(3):
+        write_shard(folder, shard)
+    fastshard.build_index(folder)
+    return folder
+
+
+def write_shard(folder, shard, text="text", mtime=1):
+    members = {f"{shard}-{i}.txt": text.encode() for i in range(5)}
+    return write_tar(folder / f"{shard:04}.tar", members, mtime=mtime)
+
+
+def listed_shards(path):
+    return [shard.name for shard in DatasetIndex(str(path)).shards]
+
+
+def read_over_http(folder):
+    """Return the keys of the samples that a reader finds who cannot list a folder."""
+    files = {
+        f"/d/{path.relative_to(folder)}": path.read_bytes()
+        for path in folder.rglob("*.*")
+        if path.suffix in (".tar", ".fsi")
+    }
+    with Server(files) as server, fastshard.open(server.at("/d")) as ds:
+        return [sample.key for sample in ds]
+
+
+ALL = [f"{shard}-{i}" for shard in range(3) for i in range(5)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_indexing_one_shard_keeps_the_rows_of_the_others(flat, again):
+    before = (flat / "dataset.fsi").read_bytes()
+    made = fastshard.build_index(flat / "0001.tar", again=again)
+    assert made == [str(flat / "0001.fsi"), str(flat / "dataset.fsi")]
+    assert (flat / "dataset.fsi").read_bytes()[:48] == before[:48]
+    assert read_over_http(flat) == ALL
+    assert list(fastshard.open(flat).keys()) == ALL
+
+
+def test_indexing_a_changed_shard_renews_its_row(flat):
+    write_shard(flat, 1, "changed", mtime=9)
+    fastshard.build_index(flat / "0001.tar")
+    with fastshard.open(flat) as ds:  # without a StaleIndexWarning
+        assert len(ds) == 15
+        assert ds._set.open_count == 0
+        assert ds["1-3"].text("txt") == "changed"
+        assert ds.verify() == []
+    assert read_over_http(flat) == ALL
+
+
+def test_indexing_an_appended_shard_adds_its_row_in_order(flat):
+    write_shard(flat, 10)
+    write_shard(flat, 3)
+    with pytest.warns(StaleIndexWarning, match=r"left as it is.*0003\.tar"):
+        fastshard.build_index(flat / "0010.tar")
+    fastshard.build_index(flat / "0003.tar")
+    names = ["0000.tar", "0001.tar", "0002.tar", "0003.tar", "0010.tar"]
+    assert listed_shards(flat / "dataset.fsi") == names
+    assert len(read_over_http(flat)) == 25
+
+
+def test_a_part_of_a_directory_without_a_dataset_index_makes_none(flat):
+    for path in flat.glob("*.fsi"):
+        path.unlink()
+    for number in range(2):
+        with pytest.warns(StaleIndexWarning, match=r"not made.*fastshard index"):
+            made = fastshard.build_index(flat / f"000{number}.tar")
+        assert made == [str(flat / f"000{number}.fsi")]
+    assert not (flat / "dataset.fsi").exists()
+    fastshard.build_index(flat / "0002.tar")  # the last one completes it
+    assert read_over_http(flat) == ALL
+
+
+def test_a_stale_row_of_another_shard_leaves_the_dataset_index_alone(flat):
+    before = (flat / "dataset.fsi").read_bytes()
+    write_shard(flat, 2, "another text", mtime=9)
+    with pytest.warns(StaleIndexWarning, match=r"dataset\.fsi was left as it is.*0002"):
+        fastshard.build_index(flat / "0000.tar", again=True)
+    assert (flat / "dataset.fsi").read_bytes() == before
+
+
+def test_another_key_rule_leaves_the_dataset_index_alone(flat):
+    before = (flat / "dataset.fsi").read_bytes()
+    with pytest.warns(StaleIndexWarning, match=r'left as it is.*key="last"'):
+        fastshard.build_index(flat / "0000.tar", key="last")
+    assert (flat / "dataset.fsi").read_bytes() == before
+    fastshard.build_index(flat, key="last")  # all of it: nothing is lost
+    assert DatasetIndex(str(flat / "dataset.fsi")).last_dot
+
+
+def test_removed_shards_are_dropped_with_a_warning(flat):
+    for suffix in ("tar", "fsi"):
+        (flat / f"0001.{suffix}").unlink()
+    with pytest.warns(StaleIndexWarning, match=r"1 shard.*does not exist.*0001\.tar"):
+        fastshard.build_index(flat / "0002.tar")
+    assert listed_shards(flat / "dataset.fsi") == ["0000.tar", "0002.tar"]
+
+
+def test_a_directory_keeps_the_rows_of_those_below(folder):
+    fastshard.build_index(everything(folder))
+    names = sorted(listed_shards(folder / "dataset.fsi"))
+    assert len(names) == SHARDS
+    fastshard.build_index(folder)
+    assert sorted(listed_shards(folder / "dataset.fsi")) == names
+    assert len(fastshard.open(folder)) == sum(range(1, SHARDS + 1, 2))
+
+
+def test_a_part_in_another_directory_keeps_the_rows(flat, tmp_path):
+    out = tmp_path / "out"
+    fastshard.build_index(flat, out=out)
+    fastshard.build_index(flat / "0001.tar", out=out, again=True)
+    assert listed_shards(out / "dataset.fsi") == ["0000.tar", "0001.tar", "0002.tar"]
+    assert len(fastshard.open(flat, index=out)) == 15
+
+
+def test_a_part_of_remote_shards_keeps_the_rows(flat, tmp_path):
+    files = {f"/d/{path.name}": path.read_bytes() for path in flat.glob("*.tar")}
+    out = tmp_path / "out"
+    with Server(files) as server:
+        fastshard.build_index(f"{server.at('/d')}/000{{0..2}}.tar", out=out)
+        fastshard.build_index(server.at("/d/0001.tar"), out=out)
+        names = listed_shards(out / "dataset.fsi")
+        assert names == ["0000.tar", "0001.tar", "0002.tar"]
+        del files["/d/0002.tar"]
+        with pytest.warns(StaleIndexWarning, match=r"does not exist.*0002\.tar"):
+            fastshard.build_index(server.at("/d/0001.tar"), out=out)
+    assert listed_shards(out / "dataset.fsi") == ["0000.tar", "0001.tar"]
+
+
+def test_merging_some_shards_keeps_the_rows_of_the_others(flat):
+    fastshard.build_index(flat / "0001.tar", part=(0, 1), again=True)
+    fastshard.merge_indexes(flat / "0001.tar")
+    assert read_over_http(flat) == ALL
+    (flat / "0002.fsi").unlink()
+    before = (flat / "dataset.fsi").read_bytes()
+    with pytest.raises(fastshard.FastshardError, match=r"left as it is.*0002\.tar"):
+        fastshard.merge_indexes(flat / "0001.tar")
+    assert (flat / "dataset.fsi").read_bytes() == before
+
+
+def test_an_interrupted_merge_leaves_the_dataset_index(flat, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    before = {path.name: path.read_bytes() for path in flat.iterdir()}
+    write_shard(flat, 3)
+    fastshard.build_index(flat, part=(0, 1))
+    monkeypatch.setattr("fastshard.index.dataset_file.seal_dataset_header", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fastshard.merge_indexes(flat)
+    assert (flat / "dataset.fsi").read_bytes() == before["dataset.fsi"]
+    assert {path.name for path in flat.iterdir()} == {*before, "0003.tar", "0003.fsi"}
+
+
+def test_processes_that_index_one_shard_each_lose_no_row(flat):
+    for number in range(3, 6):
+        write_shard(flat, number)
+    code = (
+        "import sys, warnings, fastshard\n"
+        "warnings.simplefilter('ignore')\n"
+        "sys.stdin.read(1)\n"
+        "fastshard.build_index(sys.argv[1], again=True, threads=1)\n"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, flat / f"{number:04}.tar"],
+            stdin=subprocess.PIPE,
+        )
+        for number in range(3, 6)
+    ]
+    for child in children:
+        child.stdin.close()
+    assert [child.wait(60) for child in children] == [0] * 3
+    assert listed_shards(flat / "dataset.fsi") == [f"{n:04}.tar" for n in range(6)]
+    assert not list(flat.glob(".*"))
+
+
+def test_a_held_dataset_index_is_waited_for(flat):
+    lock = flat / ".dataset.fsi.lock"
+    with hold_file(str(lock)):
+        thread = threading.Thread(
+            target=fastshard.build_index, args=(flat / "0001.tar",), daemon=True
+        )
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not lock.exists()
+
+
+def test_a_wids_list_keeps_the_shards_that_are_not_indexed_again(flat):
+    (path,) = fastshard.build_index(flat, format="wids")
+    write_shard(flat, 1, "longer text than before", mtime=9)
+    write_shard(flat, 3)
+    with pytest.warns(StaleIndexWarning):  # of the shards' own indexes
+        fastshard.build_index([flat / "0001.tar", flat / "0003.tar"], format="wids")
+    with open(path) as file:
+        urls = [shard["url"] for shard in json.load(file)["shardlist"]]
+    assert urls == ["0000.tar", "0001.tar", "0002.tar", "0003.tar"]

@@ -6,12 +6,15 @@ import errno
 import os
 import struct
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 __all__ = [
     "CONTENTION",
     "FLOCK",
     "HAS_RANGES",
+    "hold_file",
     "is_at",
     "lock_range",
     "try_lock",
@@ -22,6 +25,7 @@ __all__ = [
 CONTENTION = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # the lock is held
 HAS_RANGES = sys.platform == "linux" and sys.maxsize > 1 << 32
 FLOCK = struct.Struct("hhqqixxxx")  # Linux: type, whence, start, length, process
+POLL = 0.05  # seconds between attempts to get a lock
 CONTENT_BYTE = 1 << 62  # locked for `try_lock_content`, past all content
 
 if sys.platform == "win32":
@@ -104,3 +108,32 @@ def is_at(fd: int, path: str) -> bool:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def hold_file(path: str) -> Iterator[None]:
+    """Hold a lock by a file made for it, which is removed at the end.
+
+    Waits while another process or thread holds it. On a file system without locks
+    nothing is waited for.
+
+    Raises
+    ------
+    OSError
+        The file cannot be created.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        locked = try_lock(fd)
+        if locked is None or (locked and is_at(fd, path)):
+            break
+        os.close(fd)  # held, or removed by its last holder
+        time.sleep(0 if locked else POLL)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        unlock(fd)
+        os.close(fd)
