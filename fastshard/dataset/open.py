@@ -206,7 +206,7 @@ def open(  # noqa: A001
     _check_tar_options(location, remote)
     settings: Settings | None = location.settings(remote)
     listing = list_shards(location, remote=settings)
-    index, folder = _resolve_index(index, listing, source, key)
+    index, folder = _resolve_index(index, listing, key)
     root = common_root(listing.paths)
     settings = settings if listing.is_remote else None
     view = None
@@ -278,7 +278,7 @@ def _check_subfolder(
     folder = _find_folder(location, options)
     if folder is None:
         return
-    if isinstance(folder, LocalFolder) and folder.has_suffix(SUFFIX):
+    if isinstance(folder, LocalFolder) and folder.has_shards():
         return
     reason = wanted.explain_missing(folder, options)
     if reason is None:
@@ -371,7 +371,7 @@ def _open_format(
 
 
 def _resolve_index(
-    index: str, listing: Listing, source: Source, key: KeyRule
+    index: str, listing: Listing, key: KeyRule
 ) -> tuple[str, str | None]:
     """Return the ``index=`` for the shards, and the folder if it is one.
 
@@ -385,7 +385,7 @@ def _resolve_index(
             )
         from fastshard.dataset.build_index import build_index
 
-        build_index(source, key=key, again=True)
+        build_index(Location("shards", tuple(listing.paths)), key=key, again=True)
         index = "auto"
     if os.path.basename(index) == NAME:
         index = os.path.dirname(index) or "."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from fastshard._util.globs import is_shard_name
 from fastshard.remote.file import RemoteFile, try_open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
@@ -51,9 +52,9 @@ class LocalFolder:
         """Return whether the directory has a file of this name."""
         return os.path.isfile(os.path.join(self.path, name))
 
-    def has_suffix(self, suffix: str) -> bool:
-        """Return whether the directory has a file whose name ends with `suffix`."""
-        return any(name.endswith(suffix) for name in os.listdir(self.path))
+    def has_shards(self) -> bool:
+        """Return whether the directory has tar shards."""
+        return any(map(is_shard_name, os.listdir(self.path)))
 
     def folders(self) -> list[str]:
         """Return the names of the directories in this one, sorted."""

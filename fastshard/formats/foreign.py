@@ -11,6 +11,7 @@ __all__ = [
     "describe_file",
     "describe_head",
     "detect_compression",
+    "is_foreign_tar",
     "is_tar_head",
     "suffix_of",
 ]
@@ -47,6 +48,12 @@ COMPRESSIONS = (
     Compression("bzip2", (".bz2", ".tbz2", ".tbz"), b"BZh", "bunzip2"),
     Compression("xz", (".xz", ".txz"), b"\xfd7zXZ\x00", "unxz"),
     Compression("lz4", (".lz4", ".tlz4"), b"\x04\x22\x4d\x18", "unlz4"),
+)
+
+TAR_ENDS = tuple(
+    end
+    for each in COMPRESSIONS
+    for end in (*each.suffixes[1:], *(f".tar{suffix}" for suffix in each.suffixes))
 )
 
 NAMES = {  # by suffix: the singular, with its article
@@ -99,6 +106,13 @@ def compression_of(name: str) -> Compression | None:
         if suffix in each.suffixes[1:] or suffix in [f".tar{s}" for s in each.suffixes]:
             return each
     return None
+
+
+def is_foreign_tar(name: str) -> bool:
+    """Return whether a file is a tar by its name, but no shard: ``.TAR``, ``.tgz``."""
+    end = name.lower()
+    is_tar = end.endswith(".tar") and not name.endswith(".tar")
+    return (is_tar or end.endswith(TAR_ENDS)) and not name.startswith(".")
 
 
 def detect_compression(head: bytes) -> Compression | None:

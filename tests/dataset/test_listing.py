@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import pickle
 import random
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import fastshard
 from fastshard import FastshardError
 from fastshard._util import globs as globs_module
+from fastshard._util.globs import glob, matches_parts
 from fastshard.dataset.paths.listing import Listing, list_shards, natural_key
 from support.tars import write_tar
 
@@ -95,9 +97,9 @@ def test_a_directory_gives_its_own_shards_in_natural_order(make):
     expected = [f"d/s-{n}.tar" for n in range(120)]
     if os.name == "nt":
         os.remove("d/X.TAR")
-    assert slashes(expand("d")) == expected
-    assert slashes(expand("d/")) == expected
-    assert slashes(expand(Path("d"))) == expected
+    with pytest.warns(UserWarning, match="left out"):
+        found = [slashes(expand(folder)) for folder in ("d", "d/", Path("d"))]
+    assert found == [expected] * 3
 
 
 def test_a_directory_with_shards_only_below_it_names_them(make):
@@ -482,3 +484,68 @@ def test_a_directory_with_odd_names_opens_and_is_indexed(tmp_path):
     for name in ODD:
         with fastshard.open(tmp_path / name) as ds:
             assert ds[0].text("txt") == name
+
+
+LEFT_OUT = ("a.TAR", "b.tar.gz", "c.tar.gz", "d.tgz", "e.tar.zst")
+
+
+@pytest.mark.parametrize("source", ["d", "d/**", ["d"], "{d,e}", "d::e"])
+def test_one_warning_names_the_tars_that_are_left_out(make, source):
+    make("d/0.tar", "d/1.tar", "e/0.tar", "d/notes.txt", "d/x.gz")
+    make(*(f"d/{name}" for name in LEFT_OUT))
+    with pytest.warns(UserWarning, match="5 tars are left out") as caught:
+        listing = list_shards(source)
+    assert [path for path in listing.paths if not path.startswith("e/")] == [
+        "d/0.tar",
+        "d/1.tar",
+    ]
+    (warning,) = caught
+    text = str(warning.message)
+    for part in (
+        "1 .TAR, as d/a.TAR, rename it",
+        "2 .tar.gz, as d/b.tar.gz, compressed with gzip",
+        "`gunzip d/b.tar.gz`",
+        "1 .tgz, as d/d.tgz",
+        "1 .tar.zst, as d/e.tar.zst, compressed with zstd",
+    ):
+        assert part in text
+
+
+def test_the_warning_is_at_the_call_of_open_and_once(make):
+    make("d/0.TAR")
+    write_tar(Path("d/0.tar"), {"0.txt": b"text"})
+    with pytest.warns(UserWarning, match="1 tar is left out") as caught:
+        ds = fastshard.open("d", index="rebuild")
+    assert len(ds) == 1
+    assert len(list(pickle.loads(pickle.dumps(ds)))) == 1
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("source", ["d/*.tar", "d/0.tar", "d/{0..1}.tar"])
+def test_sources_that_name_tars_warn_of_no_others(make, source):
+    make("d/0.tar", "d/1.tar", "d/2.TAR", "d/3.tar.gz", "d/.4.tgz")
+    assert list_shards(source).paths
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        ("0.tar", "*", True),
+        ("._0.tar", "*", False),
+        ("._0.tar", ".*", True),
+        ("a/0.tar", "*", False),
+        ("a/0.tar", "**/*", True),
+        ("0.tar", "**/*", True),
+        (".a/0.tar", "**/*", False),
+        ("a/.b/0.tar", "**/*", False),
+        ("a/b/0.tar", "a*/**/*", True),
+        ("a/0.tar", "**/a/**/*.tar", True),
+        ("b/0.tar", "**/a/**/*.tar", False),
+        (".a/0.tar", ".*/*.tar", True),
+    ],
+)
+def test_paths_match_patterns_as_files_do(make, path, pattern, expected):
+    assert matches_parts(path.split("/"), pattern.split("/")) == expected
+    make(path)
+    found = [p.replace(os.sep, "/") for p in glob(pattern) if not os.path.isdir(p)]
+    assert (path in found) == expected

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -82,6 +83,53 @@ def tokens(server):
 )
 def test_sources(hub, source, expected):
     assert texts(open_dataset(hub, SOURCE + source)) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("", ["x 0", "x 1", "x 2"]),
+        ("/sub", ["sub 2", "sub 10"]),
+        ("/*", ["x 0", "x 1", "x 2"]),
+        ("/*/*.tar", ["sub 2", "sub 10"]),
+        ("/**", ["sub 2", "sub 10", "deep 7", "x 0", "x 1", "x 2"]),
+        ("/s*/**", ["sub 2", "sub 10", "deep 7"]),
+        ("/**/a-*.tar", ["sub 2", "sub 10"]),
+        ("/.cache/*.tar", ["hidden 1"]),
+        ("/sub/.*.tar", ["hidden 1"]),
+    ],
+)
+def test_hidden_files_and_folders_are_skipped_as_locally(
+    hub, tmp_path, source, expected
+):
+    hidden = tar_of(tmp_path, 1, "hidden")
+    names = ("._train-0.tar", ".cache/x.tar", "sub/._a-2.tar", "sub/.deep/x.tar")
+    hub.repos[REPO] |= dict.fromkeys(names, hidden)
+    assert texts(open_dataset(hub, SOURCE + source)) == expected
+
+
+def test_hidden_tars_alone_are_no_shards(hub, tmp_path):
+    hub.repos[REPO] = {"._0.tar": b"", ".cache/0.tar": b""}
+    with pytest.raises(fastshard.FastshardError, match="begin with a dot are skipped"):
+        open_dataset(hub, f"{SOURCE}/**")
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [("", (1, 2)), ("/**", (1, 3)), ("/*", (1, 2)), ("/train-[0-9].tar", None)],
+)
+def test_one_warning_names_the_tars_that_are_left_out(hub, source, counts):
+    names = ("a.TAR", "b.tar.gz", "c.tar.gz", "sub/d.tar.gz", ".e.tgz", "f.gz")
+    hub.repos[REPO] |= dict.fromkeys(names, b"")
+    if counts is None:
+        assert len(open_dataset(hub, SOURCE + source)) == 3
+        return
+    with pytest.warns(UserWarning, match=f"{sum(counts)} tars are left out") as caught:
+        assert len(open_dataset(hub, SOURCE + source)) >= 3
+    (warning,) = caught
+    text = str(warning.message)
+    assert re.search(rf"{counts[0]} .TAR, as hf://\S*/a\.TAR, rename it", text)
+    assert re.search(rf"{counts[1]} .tar.gz, as hf://\S*/b\.tar\.gz, compress", text)
 
 
 def test_the_default_revision(hub):

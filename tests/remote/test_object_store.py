@@ -183,6 +183,22 @@ def test_a_replaced_object_is_detected(bucket):
             file.read(20_000, 10)
 
 
+@pytest.mark.parametrize("source", ["d", "d/**", "d/*"])
+def test_folders_are_listed_as_local_ones(bucket, folder, source):
+    names = ("._t-000.tar", ".hidden/x.tar", "a.TAR", "b.tar.gz")
+    (folder / ".hidden").mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"")
+    bucket.put_folder(folder, "d")
+    options = {"store": bucket.options, "timeout": 5.0}
+    with pytest.warns(UserWarning, match="2 tars are left out") as caught:
+        ds = fastshard.open(bucket.url(source), **options)
+    assert len(caught) == 1
+    assert [path.rpartition("/")[2] for path in ds.shards.paths] == [
+        f"t-00{i}.tar" for i in range(3)
+    ]
+
+
 def test_a_compressed_object_is_refused(bucket):
     bucket.put("a.tar", DATA, ContentEncoding="gzip")
 

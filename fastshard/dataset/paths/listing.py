@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from fastshard._util.globs import (
@@ -18,9 +17,11 @@ from fastshard._util.globs import (
     has_magic,
     lexists,
     list_tars,
+    matches_parts,
     natural_key,
     target_exists,
 )
+from fastshard.dataset.paths.left_out import LeftOut
 from fastshard.dataset.paths.not_found import (
     Tally,
     describe_local,
@@ -35,7 +36,7 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.formats.foreign import describe_file
+from fastshard.formats.foreign import describe_file, is_foreign_tar
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
@@ -167,12 +168,15 @@ class Lister(Protocol):
         ...
 
 
-def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
+def list_remote(
+    source: str | Url, settings: Settings, left_out: LeftOut | None = None
+) -> Iterator[ListedShard]:
     """List the shards of a URL.
 
     The URL is of a shard, a wids index or a folder, or a brace list of these. Stores
     and the hub list folders and also take globs and ``folder/**``. HTTP lists no
-    folders: the folder's ``dataset.fsi`` is read.
+    folders: the folder's ``dataset.fsi`` is read. Hidden names and folders count as
+    they do locally; `left_out` notes further tars.
 
     Raises
     ------
@@ -191,7 +195,7 @@ def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
             yield from _read_dataset_index(Url(word + source.query), settings)
         else:
             try:
-                urls = _list_folder_url(word, settings)
+                urls = _list_folder_url(word, settings, left_out or LeftOut())
             except RemoteNotFoundError as error:
                 if isinstance(error, ShardNotFoundError):
                     raise
@@ -236,7 +240,7 @@ def _read_remote_wids(text: str, settings: Settings) -> Iterator[ListedShard]:
         yield ListedShard(path, shard.nsamples, is_remote=True)
 
 
-def _list_folder_url(word: str, settings: Settings) -> list[str]:
+def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[str]:
     """List the shards in a remote folder, below it, or that match a glob.
 
     URLs of the hub are pinned to one commit.
@@ -246,28 +250,37 @@ def _list_folder_url(word: str, settings: Settings) -> list[str]:
         from fastshard.remote.hub import hub_for
 
         word = hub_for(settings).pin_revision(word)
-    scheme, _, path = word.partition("://")
-    below = path.endswith("/**")
-    pattern = path.removesuffix("**").rstrip("/")
-    fixed = pattern.split("/")
-    if has_magic(pattern):
-        magic = next(i for i, part in enumerate(fixed) if has_magic(part))
-        fixed = fixed[:magic]
-    folder = f"{scheme}://{'/'.join(fixed)}"
+    folder, pattern = _split_pattern(word)
     tally = Tally()
-    listed = tally.watch(lister.list(folder))
-    shards = [url for url in listed if url.endswith(SUFFIX)]
-    found = shards
-    if has_magic(pattern):
-        depth = pattern.count("/")
-        shards = [url for url in shards if _matches(url, scheme, pattern, depth)]
-    elif not below:
-        shards = [url for url in shards if folder_of(url) == folder]
+    others, found = [], []
+    for url in lister.list(folder):
+        parts = url.removeprefix(folder + "/").split("/")
+        tally.count(url, is_hidden=any(part.startswith(".") for part in parts))
+        if not url.endswith(SUFFIX) and not is_foreign_tar(parts[-1]):
+            continue
+        if matches_parts(parts, pattern):
+            found.append(url)
+        elif matches_parts(parts, ("**", f"*{SUFFIX}")):
+            others.append(url)
+    shards = left_out.select(found)
     if not shards:
         raise RemoteShardNotFoundError(
-            f"no shard ({SUFFIX}): {_advise_remote(tally, found, folder)}", redact(word)
+            f"no shard ({SUFFIX}): {_advise_remote(tally, others, folder)}",
+            redact(word),
         )
     return sorted(shards, key=natural_key)
+
+
+def _split_pattern(word: str) -> tuple[str, list[str]]:
+    """Return the fixed folder of a URL, and the parts of the pattern of its shards."""
+    scheme, _, path = word.partition("://")
+    parts = path.rstrip("/").split("/")
+    is_magic = [has_magic(part) for part in parts]
+    fixed = is_magic.index(True) if any(is_magic) else len(parts)
+    pattern = parts[fixed:]
+    if pattern[-1:] in ([], ["**"]):
+        pattern.append("*")
+    return f"{scheme}://{'/'.join(parts[:fixed])}", pattern
 
 
 def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
@@ -276,12 +289,6 @@ def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
         return tally.advise(is_local=False)
     shown = ", ".join(redact(url) for url in sorted(shards, key=natural_key)[:3])
     return f"the folder has other ones: {shown}; `{redact(folder)}/**` takes all"
-
-
-def _matches(url: str, scheme: str, pattern: str, depth: int) -> bool:
-    path = url.removeprefix(f"{scheme}://")
-    parts, wanted = path.split("/"), pattern.split("/")
-    return path.count("/") == depth and all(map(fnmatchcase, parts, wanted))
 
 
 class Listing(NamedTuple):
@@ -338,12 +345,18 @@ def list_shards(
     if "" in location.parts:
         raise ShardNotFoundError("a source must not be, or have, an empty path")
     settings = remote or location.settings({})
+    left_out = LeftOut()
     if location.kind == "folder":
-        shards = list(map(ListedShard, _list_folder(str(location.parts[0]))))
+        found = _list_folder(str(location.parts[0]), left_out)
+        shards = list(map(ListedShard, found))
     elif location.kind == "shards":
         shards = list(map(_name_shard, location.parts))
     else:
-        shards = [s for part in location.parts for s in _resolve(part, settings)]
+        shards = [
+            shard
+            for part in location.parts
+            for shard in _resolve(part, settings, left_out)
+        ]
     local = [shard.path for shard in shards if not shard.is_remote]
     if local and len(local) < len(shards):
         raise FastshardError(
@@ -362,6 +375,7 @@ def list_shards(
             )
     paths = [shard.path for shard in shards]
     _check_unique(paths, is_remote=not local)
+    left_out.warn(stacklevel=3)
     samples = [shard.samples for shard in shards if shard.samples is not None]
     complete = samples if len(samples) == len(paths) else None
     return Listing(paths, complete, is_remote=not local)
@@ -374,13 +388,15 @@ def _name_shard(part: str | Url) -> ListedShard:
     return ListedShard(part)
 
 
-def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:
+def _resolve(
+    part: str | Url, settings: Settings, left_out: LeftOut
+) -> Iterator[ListedShard]:
     """List the shards of one part of a source."""
     if isinstance(part, Url):
-        yield from list_remote(part, settings)
+        yield from list_remote(part, settings, left_out)
         return
     if lexists(part):
-        yield from _list_existing(part, settings)
+        yield from _list_existing(part, settings, left_out)
         return
     _check_local(part)
     if "::" in part:
@@ -389,43 +405,47 @@ def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:
                 raise ShardNotFoundError(
                     "a source must not have an empty path between ::"
                 )
-            yield from _resolve(parse_path_or_url(piece), settings)
+            yield from _resolve(parse_path_or_url(piece), settings, left_out)
         return
     local = _strip_scheme(part)
     if lexists(local):
-        yield from _list_existing(local, settings)
+        yield from _list_existing(local, settings, left_out)
         return
     for word in expand_braces(local):
         if lexists(word):
-            yield from _list_existing(word, settings)
+            yield from _list_existing(word, settings, left_out)
         elif has_magic(word):
-            yield from map(ListedShard, _list_glob(word))
+            yield from map(ListedShard, _list_glob(word, left_out))
         else:
             yield ListedShard(word)
 
 
-def _list_existing(path: str, settings: Settings) -> Iterator[ListedShard]:
+def _list_existing(
+    path: str, settings: Settings, left_out: LeftOut
+) -> Iterator[ListedShard]:
     """List the shards of a path that exists."""
     if os.path.isdir(path):
-        yield from map(ListedShard, _list_folder(path))
+        yield from map(ListedShard, _list_folder(path, left_out))
     elif path.endswith(".json"):
         yield from _read_wids(path, settings)
     else:
         yield ListedShard(path)
 
 
-def _list_folder(folder: str) -> list[str]:
+def _list_folder(folder: str, left_out: LeftOut) -> list[str]:
     """List the shards in a directory."""
-    shards = list_tars(folder)
+    shards = left_out.select(list_tars(folder, also=is_foreign_tar))
     if not shards:
         raise folder_error(folder)
     return shards
 
 
-def _list_glob(pattern: str) -> list[str]:
+def _list_glob(pattern: str, left_out: LeftOut) -> list[str]:
     """List the shards that match a glob."""
     if os.path.basename(pattern.rstrip("/" + os.sep)) == "**":
-        shards = [path for folder in glob(pattern) for path in list_tars(folder)]
+        folders = glob(pattern)
+        found = [p for each in folders for p in list_tars(each, also=is_foreign_tar)]
+        shards = left_out.select(found)
         if not shards:
             raise glob_error(pattern)
         return sorted(shards, key=natural_key)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from fastshard._util.globs import SUFFIX, has_magic, natural_key
+from fastshard._util.globs import SUFFIX, has_magic, is_shard_name, natural_key
 from fastshard._util.hints import suggest_path
 from fastshard.errors import ShardNotFoundError
 from fastshard.formats.foreign import (
@@ -84,11 +84,11 @@ class Tally:
         self._suffixes: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
 
-    def add(self, path: str) -> None:
-        """Count a file."""
+    def add(self, path: str, *, is_hidden: bool = False) -> None:
+        """Count a file, unless it or its directory is hidden."""
         name = path.rpartition("/")[2] if os.sep == "/" else os.path.basename(path)
         suffix = suffix_of(name)
-        if name.startswith("."):
+        if is_hidden or name.startswith("."):
             if suffix == SUFFIX and len(self.hidden) < MAX_NAMES:
                 self.hidden.append(path)
             return
@@ -98,14 +98,11 @@ class Tally:
         if len(examples) < MAX_NAMES:
             examples.append(path)
 
-    def watch(self, paths: Iterable[str]) -> Iterator[str]:
-        """Yield paths, and count the first `MAX_ENTRIES`."""
-        for path in paths:
-            if self.total < MAX_ENTRIES:
-                self.add(path)
-            else:
-                self.is_cut = True
-            yield path
+    def count(self, path: str, *, is_hidden: bool) -> None:
+        """Count a file, one of the first `MAX_ENTRIES`."""
+        self.is_cut = self.total >= MAX_ENTRIES
+        if not self.is_cut:
+            self.add(path, is_hidden=is_hidden)
 
     def counts(self) -> list[tuple[str, int]]:
         """Return suffixes and their numbers of files, the most common first."""
@@ -244,7 +241,7 @@ def _tally_folder(folder: str) -> Tally:
                     continue
                 tally.add(entry.path)
                 has_files = True
-                has_shards |= entry.name.endswith(SUFFIX) and entry.name[0] != "."
+                has_shards |= is_shard_name(entry.name)
         if has_shards and len(tally.folders) <= MAX_NAMES:
             tally.folders.append(current)
         if has_files:

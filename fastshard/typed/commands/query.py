@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.globs import is_shard_name
 from fastshard._util.terminal import UsageError, escape_name, write_line
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import find_format
@@ -106,4 +107,4 @@ def has_tars(source: str) -> bool:
         return source.endswith(".tar") or not os.path.lexists(source)
     if find_format(LocalFolder(source)) is not None:
         return False
-    return any(name.endswith(".tar") for name in os.listdir(source))
+    return any(map(is_shard_name, os.listdir(source)))
