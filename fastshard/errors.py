@@ -357,7 +357,8 @@ class MemberNotFoundError(FastshardError, KeyError):
     def __str__(self) -> str:  # that of KeyError is only the repr of args
         hint = ""
         if self.near:
-            hint = f"; did you mean {' or '.join(map(repr, self.near))}?"
+            near = [_show_name(name, self.name) for name in self.near]
+            hint = f"; did you mean {' or '.join(near)}?"
         if self.kind == "field":
             habit = HABITS.get(self.name, "")
             hint += habit.replace("; ", " ", 1) if hint else habit
@@ -365,6 +366,18 @@ class MemberNotFoundError(FastshardError, KeyError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.where, self.near), _notes_of(self)
+
+
+def _show_name(name: str, missing: str) -> str:
+    """Return a name near to a missing one; if they look the same, with its code."""
+    if name.isascii() or missing.isascii():
+        return repr(name)
+    from unicodedata import is_normalized, normalize
+
+    if normalize("NFC", name) != normalize("NFC", missing):
+        return repr(name)
+    form = "NFC" if is_normalized("NFC", name) else "NFD"
+    return f"{name!r} in the Unicode form {form}, {name!a}"
 
 
 def _notes_of(error: BaseException) -> dict[str, Any]:

@@ -18,6 +18,7 @@ __all__ = [
     "check_option_names",
     "near_fields",
     "near_names",
+    "other_forms",
     "spell",
     "suggest",
 ]
@@ -46,7 +47,22 @@ NUMBER = re.compile(r"[0-9]+\Z")
 WORD = re.compile(r"[A-Za-z_-]+")  # without suffix and folder: rarely a path
 
 
-def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ...]:
+def other_forms(name: str, has: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return the other Unicode forms (NFC, NFD) of a missing name that exist."""
+    if name.isascii():
+        return ()
+    from unicodedata import normalize
+
+    forms = {normalize("NFC", name), normalize("NFD", name)} - {name}
+    return tuple(form for form in forms if has(form))
+
+
+def near_names(
+    name: str,
+    count: int,
+    at: Callable[[int], str],
+    has: Callable[[str], bool] | None = None,
+) -> tuple[str, ...]:
     """Return up to three names similar to a missing one, the best first.
 
     The work is bounded: all names of a short sequence are compared. Of a long one only
@@ -60,7 +76,12 @@ def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ..
         Length of the sequence.
     at : callable
         ``at(i)`` is the name at a position.
+    has : callable, optional
+        Whether the sequence has a name: another Unicode form of the missing one is
+        returned alone.
     """
+    if has is not None and (found := other_forms(name, has)):
+        return found
     if not count or len(name) > MAX_LENGTH:
         return ()
     from difflib import get_close_matches
@@ -122,6 +143,8 @@ def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
     if len(field) > MAX_LENGTH:
         return ()
     wanted = field.lower().lstrip(".")
+    if found := other_forms(field, fields.__contains__):
+        return found
     by_case = {name.lower(): name for name in fields}
     for spelling in (wanted, wanted.rpartition(".")[2]):
         if spelling in by_case:

@@ -304,7 +304,7 @@ class Members(Sequence[memoryview]):
             if samples is not None:
                 names = samples.shard.names
                 found += near_names(name, len(names), names.__getitem__)
-        return near_names(name, len(found), found.__getitem__)
+        return near_names(name, len(found), found.__getitem__, self.__contains__)
 
     def keys(self) -> Iterator[str]:
         """Iterate over the members' names.
@@ -481,12 +481,12 @@ class DatasetKeys(Sequence[str]):
         """Return keys similar to an absent one, without opening a remote shard."""
         key = normalize_key(key)
         if self._set.remote is None:
-            return near_names(key, len(self), self._key)
+            return near_names(key, len(self), self._key, self.__contains__)
         found: list[str] = []
         for samples in self._set.open_samples[:MAX_SEARCHED]:
             if samples is not None:
                 found += near_names(key, len(samples), samples.key_at)
-        return near_names(key, len(found), found.__getitem__)
+        return near_names(key, len(found), found.__getitem__, self.__contains__)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and bool(self.find(key))

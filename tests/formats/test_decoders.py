@@ -149,6 +149,14 @@ def test_text(extension):
     assert caught.value.offset == 3
 
 
+def test_json_with_a_byte_order_mark():
+    data = '{"a": "é"}'.encode("utf-8-sig")
+    assert decode("json", data) == json.loads(data)
+    with pytest.raises(FormatError) as caught:
+        decode_field(DECODERS["json"], memoryview(data[:-1]), "s.tar", 512, "a.json")
+    assert caught.value.offset == 512 + len(data) - 1
+
+
 def test_json():
     assert decode("json", b'{"a": [1, null, "\xc3\xa9"]}') == {"a": [1, None, "é"]}
     for data, at in [
@@ -156,7 +164,7 @@ def test_json():
         (b"", 0),
         (b"[1,", 3),
         (b'"\xff"', 1),
-        (b"\xef\xbb\xbf{}", 0),
+        (b"\xef\xbb\xbf{", 4),
         (b"[" * 200_000, 0),
         (b"9" * 5000, 0),
     ]:

@@ -31,7 +31,7 @@ from fastshard._core.span cimport span_t
 from array import array
 from functools import partial
 
-from fastshard._util.options import near_fields, near_names
+from fastshard._util.options import near_fields, near_names, other_forms
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, MemberNotFoundError, RemoteError,
     SampleNotFoundError, StaleIndexError,
@@ -542,7 +542,9 @@ cdef class Shard:
         if i < 0:
             i = self.table.find(respell(key))
         if i < 0:
-            near = partial(near_names, key, len(self), self.table.name_of)
+            near = partial(
+                near_names, key, len(self), self.table.name_of, self.__contains__
+            )
             raise MemberNotFoundError(key, self.path, near)
         return i
 
@@ -784,7 +786,7 @@ cdef class SamplesBase:
             return resolve_position(key, count)
         i = self.search(key)
         if i < 0:
-            near = partial(near_names, key, count, self.key_at)
+            near = partial(near_names, key, count, self.key_at, self.__contains__)
             raise SampleNotFoundError(key, self.where(), near)
         return i
 
@@ -1053,10 +1055,12 @@ cdef class SampleBase:
             member = self.samples.member(self.position, field)
         if member < 0:
             fields = list(self.keys())
+            where = f"sample {self.key!r} of {self.samples.where()}"
+            for twin in other_forms(self.key, self.samples.__contains__):
+                where += f", beside the sample {ascii(twin)}"
             raise FieldNotFoundError(
                 field,
-                f"sample {self.key!r} of {self.samples.where()}, "
-                f"which has {', '.join(fields)}",
+                f"{where}, which has {', '.join(fields)}",
                 partial(near_fields, field, fields),
             )
         return member

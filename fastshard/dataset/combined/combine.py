@@ -6,11 +6,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, islice
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from fastshard._core.table.order import Shuffle
+from fastshard._util.options import other_forms
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.base import (
     CombinedDataset,
@@ -439,7 +441,8 @@ class Zip(CombinedDataset[T_co]):
             missing = [key for key in keys if key not in others]
             root = getattr(b, "untyped", b)._set.root  # of typed samples, too
             where = f"the second dataset of zip_by_key, below {root}"
-            raise SampleNotFoundError(missing[0], where) from None
+            near = partial(other_forms, missing[0], others.__contains__)
+            raise SampleNotFoundError(missing[0], where, near) from None
         first, second = self._read_parts()
         items = get(first, positions), get(second, partners)
         return list(zip(*items, strict=True))

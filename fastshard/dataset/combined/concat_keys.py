@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, overload
 
+from fastshard._util.options import other_forms
 from fastshard.errors import AmbiguousKeyError, SampleNotFoundError
 
 __all__ = ["ConcatKeys"]
@@ -78,7 +80,8 @@ class ConcatKeys(Sequence[str]):
         found = [i for i in self.find(key) if i in within]
         if not found:
             where = f"the {len(self._parts)} concatenated datasets"
-            raise SampleNotFoundError(key, where)
+            near = partial(other_forms, key, self.__contains__)
+            raise SampleNotFoundError(key, where, near)
         if len(found) > 1:
             raise AmbiguousKeyError(key, found)
         return found[0]
