@@ -27,7 +27,7 @@ __all__ = ["WidsShard", "read_wids", "write_wids"]
 KIND = "wids-shard-index-v1"
 CHUNK = 1 << 20  # bytes of a read
 MAX_COUNT = (1 << 63) - 1  # samples or bytes of a shard
-FILE_URL = re.compile(r"file://(?:localhost)?(?=/)", re.IGNORECASE)
+FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))", re.IGNORECASE)
 REMOTE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/]*)|pipe:")
 
 
@@ -177,7 +177,9 @@ def _resolve(base: str, url: str) -> str:
     """Return a path, or a URL if `url` or `base` is remote."""
     local = FILE_URL.match(url)
     if local is not None:
-        return url[local.end() :]
+        url = url[local.end() :]
+        if url.startswith("/"):
+            return url
     if REMOTE_URL.match(url):
         return url
     remote = REMOTE_URL.match(base)

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from fastshard._util.globs import lexists
 from fastshard.errors import FastshardError
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+FILE = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))", re.IGNORECASE)
 HTTP = frozenset(("http", "https"))
 STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl"))
 REMOTE = HTTP | STORES | {"hf"}
@@ -90,8 +92,24 @@ class Url:
 
 
 def parse_path_or_url(text: str) -> str | Url:
-    """Parse a URL; return a path unchanged."""
-    return Url(text) if is_remote(text) else text
+    """Parse a URL; return a path unchanged, and of a ``file:`` URL its path."""
+    return Url(text) if is_remote(text) else _strip_file_scheme(text)
+
+
+def _strip_file_scheme(text: str) -> str:
+    """Return the path of ``file:PATH``, ``file://`` or ``file://localhost`` and a path.
+
+    A file of that name, and a URL of another host, are returned unchanged.
+    """
+    found = FILE.match(text)
+    if found is None or lexists(text):
+        return text
+    path = text[found.end() :]
+    if os.name == "nt" and re.match("/[A-Za-z]:", path):
+        path = path[1:]
+    if "%" in path and not lexists(path):
+        path = unquote(path, errors="surrogateescape")
+    return path
 
 
 def parse_url(url: str | Url) -> Url:

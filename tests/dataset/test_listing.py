@@ -17,6 +17,7 @@ from fastshard import FastshardError
 from fastshard._util import globs as globs_module
 from fastshard._util.globs import glob, matches_parts
 from fastshard.dataset.paths.listing import Listing, list_shards, natural_key
+from fastshard.streaming import MDSWriter
 from support.tars import write_tar
 
 
@@ -403,6 +404,53 @@ def test_file_urls(make):
         assert slashes(expand(f"{base}/{url}"))[0] == expected
     local = base.replace("file://", "file://localhost") + "/c.tar"
     assert slashes(expand(local)) == [Path("c.tar").absolute().as_posix()]
+
+
+@pytest.mark.parametrize("source", ["file:{}", "FILE:{}", "file:./{}"])
+def test_relative_file_urls(make, source):
+    make("a 1.tar", "b.tar", "d/x.tar", "file:e.tar")
+    names = {
+        "b.tar": ["b.tar"],
+        "a%201.tar": ["a 1.tar"],
+        "{b,a%201}.tar": ["b.tar", "a 1.tar"],
+        "?.tar": ["b.tar"],
+        "d": ["d/x.tar"],
+        "d/**": ["d/x.tar"],
+    }
+    for url, expected in names.items():
+        found = slashes(expand(source.format(url), check=False))
+        assert [name.removeprefix("./") for name in found] == expected
+
+
+def test_file_urls_in_every_form(make):
+    make("c.tar", "d/x.tar", "file:e.tar")
+    here = Path.cwd().as_posix()
+    for start in ("file:", "file://", "file://localhost"):
+        for name in ("c.tar", "d/x.tar"):
+            assert slashes(expand(f"{start}{here}/{name}")) == [f"{here}/{name}"]
+    assert expand("file:c.tar::file:d/x.tar") == ["c.tar", "d/x.tar"]
+    assert expand("file:e.tar") == ["file:e.tar"]  # the name of a file
+    for url in ("file://host/c.tar", "file://c.tar"):
+        with pytest.raises(FastshardError, match="cannot be read"):
+            expand(url)
+
+
+@pytest.mark.parametrize("start", ["file:", "file:{here}/", "file://{here}/"])
+def test_file_urls_open_what_paths_open(make, start):
+    make("d/x")
+    here = Path.cwd().as_posix()
+    write_tar(Path("d/0.tar"), {"0.txt": b"text"})
+    url = start.format(here=here)
+    fastshard.build_index(f"{url}d")
+    ds = fastshard.open(f"{url}d")
+    assert ds["0"].text("txt") == "text"
+    assert ds._set.is_counted()  # the dataset.fsi is found
+    with fastshard.open_shard(f"{url}d/0.tar", index=f"{url}d/0.fsi") as shard:
+        assert shard["0.txt"] == b"text"
+        assert shard.index.endswith("d/0.fsi")
+    with MDSWriter(out="rows", columns={"a": "int"}) as writer:
+        writer.write({"a": 1})
+    assert len(fastshard.open(f"{url}rows")) == 1
 
 
 # wids indexes

@@ -407,11 +407,7 @@ def _resolve(
                 )
             yield from _resolve(parse_path_or_url(piece), settings, left_out)
         return
-    local = _strip_scheme(part)
-    if lexists(local):
-        yield from _list_existing(local, settings, left_out)
-        return
-    for word in expand_braces(local):
+    for word in expand_braces(part):
         if lexists(word):
             yield from _list_existing(word, settings, left_out)
         elif has_magic(word):
@@ -468,7 +464,7 @@ def _read_wids(path: str, settings: Settings) -> list[ListedShard]:
             ]
             continue
         _check_local(url)
-        name = os.path.join(os.path.dirname(path), _strip_scheme(url))
+        name = os.path.join(os.path.dirname(path), url)
         shards.append(ListedShard(name, listed.nsamples))
     if not shards:
         raise ShardNotFoundError(f"{path} lists no shard", path)
@@ -477,33 +473,13 @@ def _read_wids(path: str, settings: Settings) -> list[ListedShard]:
 
 def _check_local(item: str) -> None:
     """Raise FastshardError for a command, or a URL that cannot be read."""
-    scheme = SCHEME.match(item)
-    remote = scheme is not None and scheme[1].lower() != "file"
     if item.startswith("pipe:"):
         raise FastshardError(f"{item} is a command; commands are never run")
-    if remote or (scheme and _host_of(item) not in ("", "localhost")):
+    if SCHEME.match(item):
         raise FastshardError(
             f"{redact(item)} cannot be read: expected a local path or an http, https, "
             "hf, s3, gs or az URL"
         )
-
-
-def _host_of(url: str) -> str:
-    return url[len("file://") :].partition("/")[0]
-
-
-def _strip_scheme(item: str) -> str:
-    """Return the path of a ``file://`` URL; return other items unchanged."""
-    if SCHEME.match(item) is None:
-        return item
-    path = item[len("file://") + len(_host_of(item)) :]
-    if os.name == "nt" and re.match("/[A-Za-z]:", path):
-        path = path[1:]
-    if "%" in path and not lexists(path):
-        from urllib.parse import unquote
-
-        path = unquote(path, errors="surrogateescape")
-    return path
 
 
 def _check_present(paths: list[str]) -> None:
