@@ -26,6 +26,8 @@ from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
 from fastshard.formats.registry import Format, find_format, formats, tar_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
+from fastshard.index.contents import IndexWarnings, Warn
+from fastshard.index.sidecar import count_json
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.urls import Url, is_remote, redact, url_basename
 
@@ -316,20 +318,23 @@ def _file_size(path: str) -> int:
         return 0  # opening it reports the error
 
 
-def _open_shard(path: str, remote: Settings | None, progress: Progress) -> TarShard:
-    if is_remote(path):
-        return open_tar(path, TarOptions(remote=remote), progress=progress)
-    return open_tar(path, progress=progress)
+def _open_shard(
+    path: str, remote: Settings | None, progress: Progress, warn: Warn
+) -> TarShard:
+    options = TarOptions(remote=remote if is_remote(path) else None)
+    return open_tar(path, options, progress=progress, warn=warn)
 
 
 def open_each(
     paths: Sequence[str], remote: Settings | None = None
 ) -> Iterator[tuple[str, TarShard | None]]:
     """Open shards one by one; print an error and yield None for one that fails."""
+    local = [path for path in paths if not is_remote(path)]
+    warn = IndexWarnings(len(paths), lambda: count_json(local))
     with ShardProgress(paths) as bar:
         for path in paths:
             try:
-                shard = _open_shard(path, remote, bar.open(path))
+                shard = _open_shard(path, remote, bar.open(path), warn)
             except (FastshardError, OSError) as error:
                 bar.clear()
                 print_error(error)

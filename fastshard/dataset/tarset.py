@@ -6,7 +6,7 @@ import os
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -26,8 +26,14 @@ from fastshard.formats.tar import (
     open_local_tar,
     open_remote_tar,
 )
+from fastshard.index.contents import IndexWarnings
 from fastshard.index.dataset_lookup import DatasetIndexView
-from fastshard.index.sidecar import MAX_COUNTED, peek_counts, peek_fields
+from fastshard.index.sidecar import (
+    MAX_COUNTED,
+    count_json,
+    peek_counts,
+    peek_fields,
+)
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
@@ -101,6 +107,7 @@ class TarSet(ShardSet):
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
         self.index_view = index_view
+        self.index_warnings = IndexWarnings(len(self), self._json_counter())
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]
@@ -135,6 +142,7 @@ class TarSet(ShardSet):
             progress=self._check_cancelled,
             ring=self.ring,
             opening=opening,
+            warn=self.index_warnings,
         )
         samples = shard.samples
         if self.index_view is not None:
@@ -152,6 +160,13 @@ class TarSet(ShardSet):
                 0,
             )
         return self.keep(k, self.wrap_samples(samples), opening)
+
+    def _json_counter(self) -> Callable[[], int]:
+        """Return a function for the number of files with names of JSON indexes."""
+        paths, folder = self.paths, self._index_folder
+        if self.remote is not None or isinstance(folder, Url):
+            return lambda: 0
+        return lambda: count_json(paths, folder)
 
     def wrap_samples(self, samples: Samples) -> Any:
         """Return the samples of the set, for those of an opened tar shard."""
@@ -191,6 +206,7 @@ class TarSet(ShardSet):
         if self._counts is not None:
             shards._counts = [self._counts[k] for k in kept]
         shards.ring = self.ring
+        shards.index_warnings = self.index_warnings
         return shards
 
     def is_counted(self) -> bool:

@@ -32,7 +32,12 @@ from fastshard.errors import (
 )
 from fastshard.formats.foreign import HEAD, describe_head, detect_compression
 from fastshard.formats.sample import Sample, Samples
-from fastshard.index.contents import Contents, FileIdentity
+from fastshard.index.contents import (
+    Contents,
+    FileIdentity,
+    Warn,
+    warn_ignored_index,
+)
 from fastshard.index.freshness import (
     Opening,
     find_first_changed,
@@ -529,6 +534,7 @@ def open_tar(
     *,
     progress: Progress | None = None,
     ring: PageRing | None = None,
+    warn: Warn = warn_ignored_index,
 ) -> TarShard:
     """Open a tar shard, local or remote, after checking its options.
 
@@ -540,6 +546,8 @@ def open_tar(
         Called with the offset that a scan has reached.
     ring : PageRing, optional
         The pages of private mappings that count against a memory limit.
+    warn : callable
+        Called with the error of an ignored index.
 
     Raises
     ------
@@ -561,8 +569,12 @@ def open_tar(
         location = parse_path_or_url(name)
     check_index(options.index_source)
     if isinstance(location, Url):
-        return open_remote_tar(location, options, progress=progress, ring=ring)
-    return open_local_tar(os.fspath(location), options, progress=progress, ring=ring)
+        return open_remote_tar(
+            location, options, progress=progress, ring=ring, warn=warn
+        )
+    return open_local_tar(
+        os.fspath(location), options, progress=progress, ring=ring, warn=warn
+    )
 
 
 def open_local_tar(
@@ -572,10 +584,12 @@ def open_local_tar(
     progress: Progress | None = None,
     ring: PageRing | None = None,
     opening: Opening | None = None,
+    warn: Warn = warn_ignored_index,
 ) -> TarShard:
     """Open a local tar shard; `options.remote` is for its index. See `open_tar`.
 
-    `opening` checks its file before it is read.
+    `opening` checks its file before it is read. `warn` is called with the error of an
+    ignored index.
     """
     mode = options.mode
     rule = {"last_dot": options.key == "last", "lower": options.lower}
@@ -590,9 +604,9 @@ def open_local_tar(
         if opening is not None:
             opening.check(name, version_of(file))
         if isinstance(index, Url):
-            found = _read_contents(index, file, rule, options.remote)
+            found = _read_contents(index, file, rule, options.remote, warn)
         else:
-            found = _find_contents(index, file, rule, mode == "pread", progress)
+            found = _find_contents(index, file, rule, mode == "pread", progress, warn)
         contents = found or _scan_contents(file, progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
@@ -634,11 +648,13 @@ def open_remote_tar(
     progress: Progress | None = None,
     ring: PageRing | None = None,
     opening: Opening | None = None,
+    warn: Warn = warn_ignored_index,
 ) -> TarShard:
     """Open a remote tar shard, which is read by ranges; see `open_tar`.
 
     A shard of which the cache holds all bytes is mapped. `mode`, `prefetch` and
-    `check_size` are ignored. `opening` checks its version before it is read.
+    `check_size` are ignored. `opening` checks its version before it is read, `warn` is
+    called with the error of an ignored index.
     """
     from fastshard.index.remote_sidecar import find_contents
     from fastshard.remote.file import open_remote
@@ -655,7 +671,7 @@ def open_remote_tar(
     if opening is not None:
         opening.check(file.path, version_of(file))
     rule = {"last_dot": options.key == "last", "lower": options.lower}
-    contents = find_contents(file, index, progress, **rule)
+    contents = find_contents(file, index, progress, warn=warn, **rule)
     source = map_cached_file(file, ring) or RemoteSource(file)
     return TarShard(
         source,
@@ -695,13 +711,14 @@ def _find_contents(
     rule: dict[str, bool],
     copied: bool,
     progress: Progress | None,
+    warn: Warn,
 ) -> Contents | None:
     """Return the contents of a local shard from a local index, or None."""
     if index in ("none", "rebuild"):
         return None
     if index == "auto" or os.path.isdir(index):
         folder = None if index == "auto" else index
-        return find_index(file, folder, copied=copied, **rule)
+        return find_index(file, folder, copied=copied, warn=warn, **rule)
     return read_index(
         index,
         file,
@@ -713,7 +730,11 @@ def _find_contents(
 
 
 def _read_contents(
-    url: Url, file: LocalFile, rule: dict[str, bool], settings: Settings | None
+    url: Url,
+    file: LocalFile,
+    rule: dict[str, bool],
+    settings: Settings | None,
+    warn: Warn,
 ) -> Contents | None:
     """Return the contents of a local shard from a remote index.
 
@@ -722,8 +743,9 @@ def _read_contents(
     from fastshard.index.remote_sidecar import find_remote_index, read_remote_index
 
     settings = settings or make_settings({}, [url])
-    read = find_remote_index if is_folder(url) else read_remote_index
-    return read(url, file, settings=settings, **rule)
+    if is_folder(url):
+        return find_remote_index(url, file, settings=settings, warn=warn, **rule)
+    return read_remote_index(url, file, settings=settings, **rule)
 
 
 def _scan_contents(file: LocalFile, progress: Progress | None) -> Contents:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,10 @@ __all__ = [
     "NO_IDENTITY",
     "Contents",
     "FileIdentity",
+    "ForeignFileError",
+    "IndexWarnings",
     "NamedExtent",
+    "Warn",
     "build_table",
     "warn_ignored_index",
     "warn_old_version",
@@ -27,6 +31,7 @@ __all__ = [
 
 
 NamedExtent = tuple[int, int, bytes]  # offset, size, name
+Warn = Callable[[FormatError], None]  # takes the error of an ignored index
 
 
 class FileIdentity(NamedTuple):
@@ -75,6 +80,10 @@ def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
     )
 
 
+class ForeignFileError(FormatError):
+    """A file beside a shard has the name of an index, but is of another tool."""
+
+
 class Contents:
     """Contents of a shard, as an index or a scan lists them.
 
@@ -120,6 +129,38 @@ def warn_ignored_index(error: FormatError) -> None:
     """Warn of a stale or damaged index, at the caller who opens the shard."""
     what = "stale" if isinstance(error, StaleIndexError) else "broken"
     warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=5)
+
+
+class IndexWarnings:
+    """Warnings of the ignored indexes of one dataset; a `Warn`.
+
+    Of files of other tools with the names of indexes there is one warning.
+
+    Parameters
+    ----------
+    shards : int
+        Number of shards.
+    count : callable, optional
+        Returns the number of files with the names of JSON indexes.
+    """
+
+    def __init__(self, shards: int, count: Callable[[], int] = lambda: 0) -> None:
+        self._shards = shards
+        self._count = count
+        self._unwarned = [True]  # the thread that pops it warns
+
+    def __call__(self, error: FormatError) -> None:
+        """Warn of an ignored index, unless a file of another tool was warned of."""
+        if not isinstance(error, ForeignFileError):
+            warn_ignored_index(error)
+            return
+        with suppress(IndexError):
+            self._unwarned.pop()
+            text = f"not an index: {error}"
+            if count := self._count():
+                text += f"; {count:,} of {self._shards:,} shards have such a file"
+            text += "; further ones are passed over without a warning"
+            warnings.warn(text, StaleIndexWarning, stacklevel=6)
 
 
 def warn_old_version(path: str) -> None:

@@ -30,7 +30,7 @@ from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import Contents, build_table
 from fastshard.index.freshness import find_first_changed
 
-__all__ = ["read_dali", "write_dali"]
+__all__ = ["is_visible", "read_dali", "write_dali"]
 
 BLOCK = 512  # bytes
 NAME_WIDTH = 98  # bytes of the longest name that every tar writer fits in a header
@@ -256,14 +256,24 @@ def write_dali(
         index.write(text.encode("utf-8"))
 
 
+def is_visible(name: str) -> bool:
+    """Return whether an index lists a member: no hidden file."""
+    key, _ = _split_name(name)
+    return bool(key) and not key.endswith("/")
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Return key and extension as wds2idx does: if no dot, all but the last letter."""
+    dot = name.find(".", name.rfind("/") + 1)
+    return name[:dot], name[dot + 1 :]
+
+
 def _visible_members(table: ExtentTable) -> Iterator[tuple[str, str, int]]:
     """Yield key, extension and position of each member that is not a hidden file."""
     for i in range(len(table)):
         name = table.name_of(i)
-        dot = name.find(".", name.rfind("/") + 1)
-        key = name[:dot]  # as in wds2idx: without a dot, all but the last letter
-        if key and not key.endswith("/"):
-            yield key, name[dot + 1 :], i
+        if is_visible(name):
+            yield *_split_name(name), i
 
 
 def _check_representable(

@@ -43,6 +43,7 @@ BLOCK = 512  # bytes of a header
 FINGERPRINT_HEADERS = 16  # headers in a fingerprint, the same on each check
 RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
 WINDOW = 4 << 10  # bytes of a read among headers
+MAX_FOLLOWING = 16  # headers behind the last listed member that are read
 MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
 CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
 MAX_TICK = 20_000_000  # ns to wait, at most
@@ -273,12 +274,24 @@ def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
 
 
 def check_size_and_headers(
-    path: str, recorded: int | None, file: LocalFile | RemoteFile, table: ExtentTable
+    path: str,
+    recorded: int | None,
+    file: LocalFile | RemoteFile,
+    table: ExtentTable,
+    is_listed: Callable[[str], bool] = lambda name: True,
 ) -> None:
     """Raise StaleIndexError unless size and headers are as an index says.
 
-    For formats that record neither identity nor fingerprint. `recorded` is the size in
-    bytes, or None if the index does not record it.
+    For formats that record neither identity nor fingerprint.
+
+    Parameters
+    ----------
+    path, file, table
+    recorded : int or None
+        The size in bytes; None if the index does not record it: then no member may
+        follow the last one.
+    is_listed : callable
+        Whether the format lists a member of a name.
     """
     if recorded is not None:
         check_size(path, recorded, file)
@@ -286,6 +299,36 @@ def check_size_and_headers(
         raise StaleIndexError(f"lists no member of {file.path}", path, 0)
     chosen = {*spread_positions(len(table)), *extra_positions(file, len(table))}
     check_headers(path, file, table, sorted(chosen))
+    if recorded is None:
+        _check_end(path, file, table, is_listed)
+
+
+def _check_end(
+    path: str,
+    file: LocalFile | RemoteFile,
+    table: ExtentTable,
+    is_listed: Callable[[str], bool],
+) -> None:
+    """Raise StaleIndexError if another member follows the last one of a table."""
+    if not len(table):
+        return
+    offset, size = table.extent(len(table) - 1)
+    end = -(-(offset + size) // BLOCK) * BLOCK
+    walk = HeaderWalk(file.nbytes, end, file.path)
+    with suppress(FormatError):  # no header: the archive is cut, or another one follows
+        for _ in range(MAX_FOLLOWING):
+            _advance(walk, _get_reader(file), walk.at + 1)
+            if walk.ended:
+                break
+    found = walk.table()
+    for i in range(len(found)):
+        if found.extent(i)[0] > end and is_listed(found.name_of(i)):
+            raise StaleIndexError(
+                f"does not list the member {found.name_of(i)!r} of {file.path}, which "
+                f"follows the last one that it lists, at byte {end:,}",
+                path,
+                0,
+            )
 
 
 def check_headers(

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.json import parse_index
 from fastshard._util.files import replace_file
-from fastshard.errors import FastshardError
-from fastshard.index.contents import Contents
+from fastshard.errors import FastshardError, FormatError
+from fastshard.index.contents import Contents, ForeignFileError
 
 __all__ = ["parse_info", "parse_json", "read_json", "write_json"]
 
@@ -59,8 +59,16 @@ def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
 def parse_json(
     text: bytes, path: str, nbytes: int | None
 ) -> tuple[Contents, int | None]:
-    """Parse the text of a JSON index; see `read_json`."""
-    table, filesize = parse_index(text, path, nbytes)
+    """Parse the text of a JSON index; see `read_json`.
+
+    Without the word ``"files"`` it is that of another tool: a `ForeignFileError`.
+    """
+    try:
+        table, filesize = parse_index(text, path, nbytes)
+    except FormatError as error:
+        if b'"files"' in text:
+            raise
+        raise ForeignFileError(error.reason, path, error.offset) from None
     return Contents(table, index=path), filesize
 
 

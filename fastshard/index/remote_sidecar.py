@@ -9,7 +9,12 @@ from urllib.parse import quote
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError, RemoteError
 from fastshard.index.binary import parse_binary
-from fastshard.index.contents import Contents, warn_ignored_index, warn_old_version
+from fastshard.index.contents import (
+    Contents,
+    Warn,
+    warn_ignored_index,
+    warn_old_version,
+)
 from fastshard.index.freshness import check_binary
 from fastshard.index.remote_scan import scan_or_load
 from fastshard.index.sidecar import (
@@ -44,6 +49,7 @@ def find_contents(
     *,
     last_dot: bool,
     lower: bool,
+    warn: Warn = warn_ignored_index,
 ) -> Contents:
     """Return the contents of a remote shard, from an index or from a scan.
 
@@ -57,11 +63,15 @@ def find_contents(
         Called with the offset that a scan has reached.
     last_dot, lower
         As for `read_index`.
+    warn
+        As for `find_index`.
     """
     contents = None
     if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
         folder = None if index == "auto" else index
-        contents = find_remote_index(folder, file, last_dot=last_dot, lower=lower)
+        contents = find_remote_index(
+            folder, file, last_dot=last_dot, lower=lower, warn=warn
+        )
     elif index not in ("none", "rebuild"):
         contents = read_remote_index(index, file, last_dot=last_dot, lower=lower)
     if contents is None:
@@ -76,6 +86,7 @@ def find_remote_index(
     last_dot: bool,
     lower: bool,
     settings: Settings | None = None,
+    warn: Warn = warn_ignored_index,
 ) -> Contents | None:
     """Return the contents that a fresh index of a shard lists, or None.
 
@@ -93,6 +104,8 @@ def find_remote_index(
         As for `read_index`.
     settings : Settings, optional
         As for `read_remote_index`.
+    warn
+        As for `find_index`.
     """
     if isinstance(file, RemoteFile):
         shard = file.location
@@ -108,7 +121,7 @@ def find_remote_index(
             if not is_not_found(error):
                 raise
         except FormatError as error:
-            warn_ignored_index(error)
+            warn(error)
     return None
 
 

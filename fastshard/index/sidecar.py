@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.table.grouping import Grouping
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.contents import Contents, warn_ignored_index, warn_old_version
+from fastshard.index.contents import (
+    Contents,
+    Warn,
+    warn_ignored_index,
+    warn_old_version,
+)
 
 if TYPE_CHECKING:
     from fastshard.index.checksums import Hashes
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "MAX_COUNTED",
+    "count_json",
     "find_index",
     "infer_format",
     "parse_json_sidecar",
@@ -127,10 +133,10 @@ def read_index(
             f"got {file.path}"
         )
     if kind == "idx":
-        from fastshard.index.dali import read_dali
+        from fastshard.index.dali import is_visible, read_dali
 
         contents = read_dali(path, file)
-        check_size_and_headers(path, None, file, contents.table)
+        check_size_and_headers(path, None, file, contents.table, is_visible)
         return contents
     from fastshard.index.energon import read_energon
 
@@ -162,6 +168,7 @@ def find_index(
     last_dot: bool,
     lower: bool,
     copied: bool = False,
+    warn: Warn = warn_ignored_index,
 ) -> Contents | None:
     """Return the contents that a fresh index of a shard lists, or None.
 
@@ -175,6 +182,8 @@ def find_index(
         Directory of the indexes; by default the shard's own.
     last_dot, lower, copied
         As for `read_index`.
+    warn : callable
+        Called with the error of an ignored index.
     """
     for kind in SEARCHED:
         path = sidecar_path(file.path, kind, folder)
@@ -186,8 +195,13 @@ def find_index(
             if os.path.exists(path):  # not before the read: most shards have one
                 raise
         except FormatError as error:
-            warn_ignored_index(error)
+            warn(error)
     return None
+
+
+def count_json(shards: Sequence[str], folder: str | None = None) -> int:
+    """Return how many shards have a file with the name of a JSON index."""
+    return sum(os.path.exists(sidecar_path(s, "json", folder)) for s in shards)
 
 
 def peek_counts(

@@ -1,5 +1,6 @@
 """Indexes of DALI and Megatron-Energon, compared with those of their own tools."""
 
+import io
 import random
 import shutil
 import struct
@@ -377,3 +378,41 @@ def test_header_offsets_equal_those_of_tarfile(tmp_path, order):
     with fastshard.open_shard(path) as shard:
         raw = Path(shard.save_index(format="tar.idx")).read_bytes()
     assert list(struct.unpack("<3Q", raw)) == expected
+
+
+def append(path, members):
+    """Append members as ``tar --append`` does: over the end-of-archive blocks."""
+    with tarfile.open(path, "a") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            if data is None:
+                member.type = tarfile.DIRTYPE
+            else:
+                member.size = len(data)
+            tar.addfile(member, None if data is None else io.BytesIO(data))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "name", ["d.jpg", "sub/d.seg.png", "n" * 120 + ".jpg", "\u00e9.txt"]
+)
+def test_a_shard_that_has_grown_makes_an_index_stale(make_tar, form, name):
+    path = make_tar(dict.fromkeys(PLAIN, b"x"))
+    with fastshard.open_shard(path) as shard:
+        index = shard.save_index(format=form)
+    append(path, {"folder": None, name: b"more"})
+    with pytest.raises(fastshard.StaleIndexError) as caught:
+        fastshard.open_shard(path, index=index)
+    if form == "idx":
+        assert repr(name) in str(caught.value)
+
+
+def test_members_that_dali_does_not_list_may_follow(make_tar):
+    path = make_tar(dict.fromkeys(PLAIN, b"x"))
+    with fastshard.open_shard(path) as shard:
+        index = shard.save_index(format="idx")
+    append(path, {"folder": None, ".hidden": b"x", "sub/.hid": b"x"})
+    with path.open("ab") as file:
+        file.write(b"not a header" * 512)
+    with fastshard.open_shard(path, index=index) as shard:
+        assert len(shard) == len(PLAIN)

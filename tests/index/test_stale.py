@@ -1,5 +1,6 @@
 """Stale indexes are ignored or raise; fresh ones carry all contents of a shard."""
 
+import io
 import json
 import os
 import pickle
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import fastshard
+from fastshard.cli.entry import main
 from fastshard.index.sidecar import sidecar_path
 from support.index.binary import crc32c_by_bits
+from support.servers.http import Server
 from support.tars import write_tar
 
 MEMBERS = {f"{i:03d}.{field}": b"x" * (i * 37) for i in range(30) for field in "ab"}
@@ -318,3 +321,97 @@ def test_an_empty_shard_has_an_index(tmp_path):
 )
 def test_names_of_sidecars(shard, form, path):
     assert sidecar_path(shard, form) == path
+
+
+@pytest.fixture
+def sizeless(tmp_path):
+    """A shard with a JSON index as others write it, without the shard's size."""
+    path = write_tar(tmp_path / "grown.tar", MEMBERS)
+    with fastshard.open_shard(path) as shard:
+        index = shard.save_index(format="json")
+    with open(index) as file:
+        content = json.load(file)
+    del content["filesize"]
+    Path(index).write_text(json.dumps(content))
+    assert is_used(path, "json")
+    return path
+
+
+def test_a_grown_shard_makes_an_index_without_a_size_stale(sizeless):
+    with tarfile.open(sizeless, "a") as tar:
+        member = tarfile.TarInfo("more.a")
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"more"))
+    is_stale(sizeless, "json")
+
+
+def test_a_grown_remote_shard_makes_an_index_without_a_size_stale(sizeless):
+    index = sizeless.with_suffix(".json").read_bytes()
+    files = {"/0.tar": sizeless.read_bytes(), "/0.json": index}
+    grown = write_tar(sizeless.with_name("other.tar"), MEMBERS | {"more.a": b"more"})
+    with Server(files) as server:
+        assert fastshard.open_shard(server.at("/0.tar")).index is not None
+        files["/0.tar"] = grown.read_bytes()
+        with pytest.warns(fastshard.StaleIndexWarning, match="stale index.*'more.a'"):
+            shard = fastshard.open_shard(server.at("/0.tar"))
+        assert shard["more.a"] == b"more"
+
+
+def write_folder(folder, texts, *, shards=12):
+    """Write shards, and beside some of them a JSON file of another tool."""
+    folder.mkdir()
+    for k in range(shards):
+        write_tar(folder / f"{k:02}.tar", {f"{k}.txt": b"%d" % k})
+        if k < len(texts):
+            (folder / f"{k:02}.json").write_text(texts[k])
+    return folder
+
+
+FOREIGN_JSON = ['{"count": 1, "loss": NaN}', "[1, 2]", '"text"', "{}", "# yaml", ""]
+
+
+def test_json_files_of_other_tools_are_warned_of_once_a_dataset(tmp_path):
+    folder = write_folder(tmp_path / "d", 2 * FOREIGN_JSON, shards=20)
+    ds = fastshard.open(folder)
+    with pytest.warns(fastshard.StaleIndexWarning, match="not an index") as caught:
+        assert len(list(ds.shuffle(seed=1))) == 20
+    assert len(list(ds)) == 20
+    (warning,) = caught
+    assert "12 of 20 shards have such a file" in str(warning.message)
+    assert f"{folder}{os.sep}" in str(warning.message)
+
+
+def test_json_files_of_other_tools_are_warned_of_once_remotely(tmp_path):
+    folder = write_folder(tmp_path / "d", FOREIGN_JSON)
+    files = {f"/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    with Server(files) as server:
+        ds = fastshard.open(f"{server.at('/')}{{00..11}}.tar")
+        with pytest.warns(fastshard.StaleIndexWarning, match="not an index") as caught:
+            assert len(list(ds)) == 12
+    assert len(caught) == 1
+
+
+def test_damaged_json_indexes_are_each_warned_of(tmp_path):
+    folder = write_folder(tmp_path / "d", 3 * ['{"files": {"a": '])
+    with pytest.warns(fastshard.StaleIndexWarning, match="broken index") as caught:
+        assert len(list(fastshard.open(folder))) == 12
+    assert len(caught) == 3
+
+
+def test_a_json_file_of_another_tool_raises_if_it_is_named(tmp_path):
+    folder = write_folder(tmp_path / "d", FOREIGN_JSON)
+    for k in range(len(FOREIGN_JSON)):
+        with pytest.raises(fastshard.FormatError):
+            fastshard.open_shard(folder / f"{k:02}.tar", index=folder / f"{k:02}.json")
+        with pytest.warns(fastshard.StaleIndexWarning, match="index") as caught:
+            fastshard.open_shard(folder / f"{k:02}.tar")
+        assert len(caught) == 1
+
+
+def test_commands_warn_once_of_json_files_of_other_tools(tmp_path, capsys):
+    folder = write_folder(tmp_path / "d", 2 * FOREIGN_JSON)
+    assert main(["ls", str(folder)]) == 0
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 12
+    assert output.err.count("not an index") == 1
+    assert "12 of 12 shards have such a file" in output.err

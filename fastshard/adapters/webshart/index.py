@@ -9,7 +9,7 @@ from typing import Any
 
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
-from fastshard.index.contents import Contents
+from fastshard.index.contents import Contents, ForeignFileError
 from fastshard.index.sidecar import SEARCHED, sidecar_path
 from fastshard.remote.file import is_not_found, read_remote
 from fastshard.remote.options import Settings
@@ -99,7 +99,9 @@ class MultiIndexTarSet(TarSet):
                 failed = self._find_failed(error, candidates)
                 if failed is None:
                     raise
-                if isinstance(error, FormatError):
+                if isinstance(error, ForeignFileError):
+                    self.index_warnings(error)
+                elif isinstance(error, FormatError):
                     _warn(error)
             self.indexes[k] = candidates[failed + 1 :]
         return super().open_shard(k)
