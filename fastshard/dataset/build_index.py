@@ -195,10 +195,10 @@ def build_index(
     made = _build_all(job, paths, threads)
     if format == "fsi" and is_whole:
         path, reason = _write_dataset_index(job, paths)
-        if reason is None:
-            made.append(path)
-        else:
-            warnings.warn(reason, StaleIndexWarning, stacklevel=2)
+        above, others = _renew_above(job, paths)
+        made += [path] * (reason is None) + above
+        for text in filter(None, (reason, *others)):
+            warnings.warn(text, StaleIndexWarning, stacklevel=2)
     return made
 
 
@@ -369,14 +369,14 @@ def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
         known = [shard.url for shard in read_wids(path)]
     except (FileNotFoundError, FormatError):
         known = []
-    listed = [os.path.abspath(shard) for shard in paths]
-    others = set(known) - set(listed)
+    listed = {os.path.realpath(shard): os.path.abspath(shard) for shard in paths}
+    others = {shard for shard in known if os.path.realpath(shard) not in listed}
     if any(map(is_url, others)):
         raise FastshardError(f"{path} lists remote shards: remove it, or give out=")
     gone = sorted(shard for shard in others if not os.path.isfile(shard))
     if not others.difference(gone):
         return list(paths), gone
-    return _join_names(known, [*listed, *others.difference(gone)]), gone
+    return _join_names(known, [*listed.values(), *others.difference(gone)]), gone
 
 
 @contextmanager
@@ -476,6 +476,26 @@ def _write_dataset_index(job: Job, paths: Sequence[str]) -> tuple[str, str | Non
         _write_records(job, path, paths, [records[name] for name in names])
     _warn_dropped(path, gone)
     return path, None
+
+
+def _renew_above(job: Job, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Renew the nearest ``dataset.fsi`` above that lists some of the shards too.
+
+    Return its path, or the reason why it was not written.
+    """
+    root = job.root
+    if job.remote is not None or job.out is not None:
+        return [], []
+    while root != (root := os.path.dirname(root)):
+        names = {shard_name(path, root) for path in paths}
+        above = os.path.join(root, NAME)
+        try:
+            if not names.isdisjoint(_list_known(above)):
+                path, reason = _write_dataset_index(job._replace(root=root), paths)
+                return ([path], []) if reason is None else ([], [reason])
+        except PermissionError as error:
+            return [], [f"{above} was left as it is: {error}"]
+    return [], []
 
 
 def _write_records(

@@ -88,7 +88,7 @@ def open(  # noqa: A001
         Where the shards are; uncompressed tars.
 
         - ``"data/"``, ``"data/**"``: the ``.tar`` files in a directory; with ``**``
-          also those below it.
+          also those below it. One warning names other tars there, as ``.tar.gz``.
         - ``"data/train-*.tar"``, ``"data/train-{0000..0099}.tar"``: a glob, or a brace
           list. All numbers of a list must exist.
         - ``["a/0.tar", "b/1.tar"]``, ``"a/0.tar"``: several of these, or one shard.
@@ -385,7 +385,7 @@ def _resolve_index(
             )
         from fastshard.dataset.build_index import build_index
 
-        build_index(Location("shards", tuple(listing.paths)), key=key, again=True)
+        build_index(listing.paths, key=key, again=True)
         index = "auto"
     if os.path.basename(index) == NAME:
         index = os.path.dirname(index) or "."

@@ -50,11 +50,7 @@ COMPRESSIONS = (
     Compression("lz4", (".lz4", ".tlz4"), b"\x04\x22\x4d\x18", "unlz4"),
 )
 
-TAR_ENDS = tuple(
-    end
-    for each in COMPRESSIONS
-    for end in (*each.suffixes[1:], *(f".tar{suffix}" for suffix in each.suffixes))
-)
+LAST_SUFFIXES = {"tar"} | {end[1:] for each in COMPRESSIONS for end in each.suffixes}
 
 NAMES = {  # by suffix: the singular, with its article
     ".mds": "a shard of MosaicML Streaming",
@@ -110,9 +106,11 @@ def compression_of(name: str) -> Compression | None:
 
 def is_foreign_tar(name: str) -> bool:
     """Return whether a file is a tar by its name, but no shard: ``.TAR``, ``.tgz``."""
-    end = name.lower()
-    is_tar = end.endswith(".tar") and not name.endswith(".tar")
-    return (is_tar or end.endswith(TAR_ENDS)) and not name.startswith(".")
+    if name.rpartition(".")[2].lower() not in LAST_SUFFIXES or name.startswith("."):
+        return False  # at once, for a directory may have millions of files
+    if compression_of(name) is not None:
+        return True
+    return suffix_of(name) == ".tar" and not name.endswith(".tar")
 
 
 def detect_compression(head: bytes) -> Compression | None:

@@ -283,6 +283,34 @@ def test_a_directory_keeps_the_rows_of_those_below(folder):
     assert len(fastshard.open(folder)) == sum(range(1, SHARDS + 1, 2))
 
 
+def test_indexing_a_shard_below_renews_the_index_above(folder):
+    fastshard.build_index(everything(folder))
+    before = listed_shards(folder / "dataset.fsi")
+    write_tar(folder / "sub" / "t-3.tar", {"new.txt": b"new"}, mtime=9)
+    made = fastshard.build_index(folder / "sub" / "t-3.tar")
+    assert made[1:] == [str(folder / "sub/dataset.fsi"), str(folder / "dataset.fsi")]
+    assert listed_shards(folder / "dataset.fsi") == before
+    with fastshard.open(everything(folder)) as ds:  # without a StaleIndexWarning
+        assert ds["new"].text("txt") == "new"
+        assert ds.verify() == []
+
+
+def test_an_index_above_that_cannot_be_written_is_left_alone(folder, monkeypatch):
+    fastshard.build_index(everything(folder))
+    before = (folder / "dataset.fsi").read_bytes()
+
+    def refuse(path):
+        if path == str(folder / ".dataset.fsi.lock"):
+            raise PermissionError(13, "Permission denied", path)
+        return hold_file(path)
+
+    monkeypatch.setattr("fastshard.dataset.build_index.hold_file", refuse)
+    with pytest.warns(StaleIndexWarning, match="left as it is: .*Permission denied"):
+        made = fastshard.build_index(folder / "sub" / "t-3.tar", again=True)
+    assert made[1:] == [str(folder / "sub/dataset.fsi")]
+    assert (folder / "dataset.fsi").read_bytes() == before
+
+
 def test_a_part_in_another_directory_keeps_the_rows(flat, tmp_path):
     out = tmp_path / "out"
     fastshard.build_index(flat, out=out)
