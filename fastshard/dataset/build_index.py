@@ -522,7 +522,7 @@ def _write_records(
 def _list_known(path: str) -> list[str]:
     """Return the names of the shards in a ``dataset.fsi``; none if it is damaged."""
     try:
-        return [shard.name for shard in DatasetIndex(path).shards]
+        return [shard.name for shard in DatasetIndex(path, copied=True).shards]
     except (FileNotFoundError, FormatError):
         return []
 
