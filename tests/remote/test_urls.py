@@ -64,10 +64,24 @@ def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, s
 
 
 @pytest.mark.parametrize(
-    "text", ["a.tar", "d/**", "file:///a.tar", "ftp://h/a", "", "::"]
+    "text", ["a.tar", "d/**", "file://h/a.tar", "ftp://h/a", "", "::", "files:a"]
 )
 def test_a_path_is_returned_unchanged(text):
     assert parse_path_or_url(text) is text
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("file:///a.tar", "/a.tar"),
+        ("file:/a.tar", "/a.tar"),
+        ("file:a/b.tar", "a/b.tar"),
+        ("FILE://LOCALHOST/a%20b.tar", "/a b.tar"),
+        ("file:", ""),
+    ],
+)
+def test_a_file_url_is_its_path(text, path):
+    assert parse_path_or_url(text) == path
 
 
 @pytest.mark.parametrize("password", ["s3cr#t", "s3cret\u2100", "s3cr?t#x", "s3cr[t"])
@@ -120,7 +134,7 @@ def test_urls_joined_in_one_source_are_parts():
     found = parse_source("http://[::1]/a.tar::s3://b/c.tar::file:///d.tar")
     texts = [part if isinstance(part, str) else part.text for part in found.parts]
     assert found.kind == "url"
-    assert texts == ["http://[::1]/a.tar", "s3://b/c.tar", "file:///d.tar"]
+    assert texts == ["http://[::1]/a.tar", "s3://b/c.tar", "/d.tar"]
     assert [url.scheme for url in found.urls] == ["http", "s3"]
 
 
