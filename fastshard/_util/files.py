@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +19,13 @@ __all__ = [
     "name_full_disk",
     "replace_file",
     "sync_directory",
+    "wait_for_tick",
 ]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that writes raise unnamed
+CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
+MAX_TICK = 20_000_000  # ns to wait, at most
+POLL_INTERVAL = 500_000  # ns
 
 
 class AtomicFile:
@@ -278,3 +284,19 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def wait_for_tick(ctime_ns: int) -> bool:
+    """Wait until new timestamps differ from `ctime_ns`; return whether it waited.
+
+    Many file systems take timestamps from a clock that ticks every 1 to 10 ms.
+    """
+    if sys.platform != "linux":
+        return False
+    waited = 0
+    while waited < MAX_TICK and (
+        0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < MAX_TICK
+    ):
+        time.sleep(POLL_INTERVAL / 1e9)
+        waited += POLL_INTERVAL
+    return waited > 0

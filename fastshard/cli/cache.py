@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,15 +15,16 @@ from fastshard.cli.common import (
     Commands,
     add_remote,
     find_shards,
+    get_copy_settings,
     get_remote_options,
     get_settings,
     parse_sources,
 )
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.formats.registry import Format, scheme_format
 from fastshard.remote.file import cache_key, default_cache_dir
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import redact, scheme_of, url_basename
+from fastshard.remote.urls import is_remote, redact, scheme_of, url_basename
 
 __all__ = ["add_cache"]
 
@@ -61,8 +63,7 @@ def cmd_clear(args: argparse.Namespace) -> int:
     urls = None
     if args.urls:
         others, named = split_schemes(args.urls)
-        shards = find_shards(parse_sources(others), Settings({}))
-        urls = [cache_key(url) for url in shards]
+        urls = list(map(cache_name, find_cached(others)))
         for found, url in named:
             urls += found.resolve(url, {"cache_dir": cache_dir})[0]
     freed = clear(cache_dir, urls)
@@ -73,8 +74,26 @@ def cmd_clear(args: argparse.Namespace) -> int:
     return 0 if freed or urls is None else 1
 
 
+def find_cached(sources: Sequence[str]) -> list[str]:
+    """Return the shards of some sources; local ones may be gone since."""
+    found: list[str] = []
+    for source in sources:
+        try:
+            found += find_shards(parse_sources([source]), Settings({}))
+        except ShardNotFoundError:
+            if is_remote(source):
+                raise
+            found.append(source)
+    return found
+
+
+def cache_name(shard: str) -> str:
+    """Return the name in the cache of a shard's path or URL."""
+    return cache_key(shard) if is_remote(shard) else os.path.abspath(shard)
+
+
 def cmd_warm(args: argparse.Namespace) -> int:
-    """Download whole shards into the cache."""
+    """Copy whole shards into the cache."""
     from fastshard.cli.download import download_shard
 
     others, named = split_schemes(args.sources)
@@ -86,11 +105,10 @@ def cmd_warm(args: argparse.Namespace) -> int:
         done += [warm(each, settings, args.json, found.download) for each in shards]
     sources = parse_sources(others)
     remote = get_settings(sources, args)
-    if remote is None and others:
-        raise UsageError("local shards need no cache: give URLs")
-    for url in find_shards(sources, remote):
-        assert remote is not None
-        done.append(warm(url, remote, args.json, download_shard))
+    for shard in find_shards(sources, remote):
+        settings = remote if is_remote(shard) else get_copy_settings(sources, args)
+        assert settings is not None
+        done.append(warm(cache_name(shard), settings, args.json, download_shard))
     return 0 if all(done) else 1
 
 
@@ -132,9 +150,10 @@ def warm(url: str, remote: Settings, as_json: bool, download: Download) -> bool:
 def add_cache(commands: Commands) -> None:
     parser = commands.add_parser(
         "cache",
-        help="list, remove or download the local copies of remote shards",
+        help="list, remove or make the copies of shards that are far",
         usage="fastshard cache [--help] COMMAND ...",
-        description="List, remove or download the local copies of remote shards.",
+        description="List, remove or make the copies of remote shards, and of local\n"
+        "ones that are read with --cache-dir.",
     )
     parts = parser.add_subparsers(metavar="COMMAND")
     add_cache_ls(parts)
@@ -149,7 +168,7 @@ def add_cache_ls(parts: Commands) -> None:
         usage="fastshard cache ls [OPTION]...",
         description="List the copies, the last used first: bytes on disk, whether the\n"
         "object is whole or a part of it, the local time of its last use,\n"
-        "and its URL.",
+        "and its URL or path.",
         examples=[
             ("the user's cache", "fastshard cache ls"),
             ("another cache", "fastshard cache ls --cache-dir kept"),
@@ -163,9 +182,9 @@ def add_cache_ls(parts: Commands) -> None:
 def add_cache_clear(parts: Commands) -> None:
     parser = parts.add_parser(
         "clear",
-        help="remove the copies of some URLs, or all",
-        usage="fastshard cache clear [OPTION]... [URL]...",
-        description="Remove the copies of some URLs, or all.",
+        help="remove the copies of some shards, or all",
+        usage="fastshard cache clear [OPTION]... [SHARD]...",
+        description="Remove the copies of some shards, by URL or path, or all.",
         examples=[
             (
                 "one shard",
@@ -180,7 +199,10 @@ def add_cache_clear(parts: Commands) -> None:
         ],
     )
     parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="shards to remove (default: all)"
+        "urls",
+        nargs="*",
+        metavar="SHARD",
+        help="URLs or paths of shards to remove (default: all)",
     )
     add_cache_dir(parser)
     parser.add_output(json="print a JSON object with the bytes freed")
@@ -199,9 +221,9 @@ def add_cache_dir(parser: Parser) -> None:
 def add_cache_warm(parts: Commands) -> None:
     parser = parts.add_parser(
         "warm",
-        help="download whole shards",
-        usage="fastshard cache warm --cache-dir DIR [OPTION]... URL...",
-        description="Download whole shards and their indexes into a cache, which then\n"
+        help="download or copy whole shards",
+        usage="fastshard cache warm --cache-dir DIR [OPTION]... SHARD...",
+        description="Copy whole shards and their indexes into a cache, which then\n"
         "reads without a network. Compares a shard with the sha256 in the\n"
         "JSON index beside it, and blobs of at:// URLs with their CIDs; these are\n"
         "kept in the user's cache by default. Prints the size of each shard in\n"
@@ -221,9 +243,9 @@ def add_cache_warm(parts: Commands) -> None:
     parser.add_argument(
         "sources",
         nargs="+",
-        metavar="URL",
+        metavar="SHARD",
         help="shards, as 'https://host/train-{0000..0099}.tar', a folder of hf:// or "
-        "s3://, or the at:// URI of a dataset or a blob",
+        "s3://, the at:// URI of a dataset or a blob; or paths, of a network disk",
     )
     add_remote(parser)
     parser.add_output(json="print a JSON object for each shard")

@@ -28,7 +28,13 @@ from fastshard.formats.registry import Format, find_format, formats, tar_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.index.contents import IndexWarnings, Warn
 from fastshard.index.sidecar import count_json
-from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.cache.copies import copy_settings
+from fastshard.remote.options import (
+    FOR_COPIES,
+    RemoteOptions,
+    Settings,
+    make_settings,
+)
 from fastshard.remote.urls import Url, is_remote, redact, url_basename
 
 __all__ = [
@@ -41,6 +47,7 @@ __all__ = [
     "find_as",
     "find_dataset",
     "find_shards",
+    "get_copy_settings",
     "get_remote_options",
     "get_settings",
     "open_each",
@@ -144,6 +151,25 @@ def get_settings(
     """Return the settings for remote sources, or None if all are local."""
     urls = [url for source in sources for url in source.urls]
     return make_settings(get_remote_options(args), urls) if urls else None
+
+
+def get_copy_settings(
+    sources: Sequence[Location], args: argparse.Namespace
+) -> Settings | None:
+    """Return the settings for local files behind --cache-dir; None without it.
+
+    Raises
+    ------
+    UsageError
+        All sources are local, and an option does nothing for them.
+    """
+    options = get_remote_options(args)
+    if any(source.urls for source in sources):
+        options = {name: options[name] for name in FOR_COPIES & options.keys()}
+    try:
+        return copy_settings(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def find_shards(

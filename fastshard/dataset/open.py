@@ -27,12 +27,18 @@ from fastshard.errors import (
 )
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats, tar_format
-from fastshard.formats.tar import KeyRule, Mode
+from fastshard.formats.tar import KeyRule, Mode, check_modes
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
     find_dataset_index,
 )
-from fastshard.remote.options import RemoteOptions, Settings, select_remote
+from fastshard.remote.cache.copies import copy_settings
+from fastshard.remote.options import (
+    RemoteOptions,
+    Settings,
+    check_local,
+    select_remote,
+)
 from fastshard.remote.urls import Url, is_folder, redact
 
 if TYPE_CHECKING:
@@ -185,7 +191,7 @@ def open(  # noqa: A001
     00... b'text ...'
     00... b'text ...'
     """
-    check_choice("mode", mode, ("mmap", "private", "pread"))
+    check_modes(mode, check_size=check_size, remote=None)
     check_choice("key", key, ("first", "last"))
     if max_mapped is not None and max_mapped < 1:
         raise ValueError(f"max_mapped must be at least 1, got {max_mapped}")
@@ -204,15 +210,20 @@ def open(  # noqa: A001
         )
         return Dataset(shards, decoders=decoders)
     _check_tar_options(location, remote)
-    settings: Settings | None = location.settings(remote)
-    listing = list_shards(location, remote=settings)
+    if _is_local(location):
+        copy_settings(remote)  # raises before shards are listed
+    listing = list_shards(location, remote=location.settings(remote))
+    settings = _make_settings(listing, location, remote)
+    check_modes(mode, check_size=check_size, remote=settings)
     index, folder = _resolve_index(index, listing, key)
-    root = common_root(listing.paths)
-    settings = settings if listing.is_remote else None
+    paths = listing.paths
+    if settings is not None and not listing.is_remote:
+        paths = list(map(os.path.abspath, paths))  # names in the cache
+    root = common_root(paths)
     view = None
     if folder is not None or index == "auto":
         view = find_dataset_index(
-            listing.paths,
+            paths,
             root,
             folder=folder,
             last_dot=key == "last",
@@ -222,7 +233,7 @@ def open(  # noqa: A001
         )
     make = tar_format("packed").tar_set() if packed else TarSet
     shards = make(
-        listing.paths,
+        paths,
         index=index,
         root=root,
         mode=mode,
@@ -235,6 +246,40 @@ def open(  # noqa: A001
         remote=settings,
     )
     return Dataset(shards, decoders=decoders)
+
+
+def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for an option for URLs, of a format with local files alone."""
+    remote = select_remote(options)
+    check_local(remote)
+    if remote.get("cache_dir"):
+        raise ValueError(
+            f"cache_dir= is no option of {found.name} datasets, whose files are always "
+            "mapped: leave it out"
+        )
+
+
+def _is_local(location: Location) -> bool:
+    """Return whether all shards are local files; a wids index may list URLs."""
+    return not any(
+        isinstance(part, Url) or "://" in part or part.endswith(".json")
+        for part in location.parts
+    )
+
+
+def _make_settings(
+    listing: Listing, location: Location, options: RemoteOptions
+) -> Settings | None:
+    """Return how shards are read; None for local files without a cache.
+
+    Raises
+    ------
+    ValueError
+        An option does nothing for local files.
+    """
+    if listing.is_remote:
+        return location.settings(options)
+    return copy_settings(options)
 
 
 def _option_names() -> tuple[str, ...]:
@@ -357,13 +402,19 @@ def _open_format(
             f"{name}= is an option of tar shards; a {found.name} dataset does not "
             f"take {lacking}: leave it out"
         )
-    settings = location.settings(select_remote(options))
     accepted = {name: value for name, value in options.items() if name in found.options}
     accepted |= {name: tar_options[name] for name in changed}
-    if found.is_remote:
-        accepted["remote"] = settings if location.kind == "url" else None
     (part,) = location.parts
     root = part.text if isinstance(part, Url) else part
+    if found.is_remote:
+        given = select_remote(options)
+        settings = location.settings(given) if location.kind == "url" else None
+        if settings is None and (settings := copy_settings(given)):
+            check_modes(mode, check_size=tar_options["check_size"], remote=settings)
+            root = os.path.abspath(root)
+        accepted["remote"] = settings
+    else:
+        _refuse_remote(found, options)
     shards: ShardSet = found.open_set(
         root, mode=mode, limit=limit, reading=reading, **accepted
     )

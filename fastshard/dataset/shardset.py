@@ -15,7 +15,7 @@ from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
-from fastshard._core.io.source import MappedSource
+from fastshard._core.io.source import MappedSource, RemoteSource
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -419,6 +419,17 @@ class ShardSet(LockOwner, ABC):
                 self.open_count -= 1
         self.open_count = sum(samples is not None for samples in self.open_samples)
 
+    def drop_complete(self) -> None:
+        """Evict shards that are read by ranges although the cache has all of them.
+
+        They are mapped when they are opened again.
+        """
+        if self.remote is None or self.remote.cache_dir is None:
+            return
+        for k, samples in enumerate(self.open_samples):
+            if samples is not None and is_complete(samples.shard.parts()[0]):
+                self.drop(k)
+
     def sizes(self) -> list[int | None]:
         """Return each shard's number of samples, or Nones before they are counted."""
         if not self.is_counted():
@@ -548,6 +559,7 @@ class ShardSet(LockOwner, ABC):
             "on_error": on_error,
             "skipped": skipped,
         }
+        self.drop_complete()
         ahead = window if self.reading.prefetch else 0
         most = self.reading.window_bytes
         if self.is_local:
@@ -564,3 +576,9 @@ class ShardSet(LockOwner, ABC):
                 return list(self.iterations)
             except RuntimeError:  # another thread added one meanwhile
                 continue
+
+
+def is_complete(source: object) -> bool:
+    """Return whether a source is a remote file of which the cache has all bytes."""
+    entry = source.file.entry if isinstance(source, RemoteSource) else None
+    return entry is not None and not entry.missing(0, entry.nbytes)

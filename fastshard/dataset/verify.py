@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
@@ -26,7 +25,7 @@ from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_pat
 from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
 from fastshard.remote.file import open_remote, read_remote, try_open_remote
 from fastshard.remote.options import Settings, make_settings
-from fastshard.remote.urls import is_folder, is_remote, redact
+from fastshard.remote.urls import base_of, is_folder, is_remote, redact
 
 __all__ = [
     "Fault",
@@ -136,7 +135,7 @@ def _find_indexes(shard: str, index: str, settings: Settings | None) -> list[str
     if settings is None:
         paths = [sidecar_path(shard, kind, folder) for kind in SEARCHED]
         return [path for path in paths if os.path.exists(path)]
-    url = shard if is_remote(shard) else quote(os.path.basename(shard))
+    url = os.path.basename(shard) if folder and not is_remote(shard) else shard
     paths = [remote_sidecar_path(url, kind, folder) for kind in SEARCHED]
     return [path for path in paths if _exists(path, settings)]
 
@@ -174,7 +173,7 @@ def verify_index(
                 )
             if settings is None and not isinstance(file, LocalFile):
                 settings = file.settings
-        if infer_format(path.partition("?")[0]) == "fsi":
+        if infer_format(base_of(path)) == "fsi":
             damage = list(_verify_checksums(path, settings))
             if damage:  # no reader uses what the damaged parts list
                 yield from damage

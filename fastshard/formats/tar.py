@@ -46,6 +46,7 @@ from fastshard.index.freshness import (
     version_of,
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
+from fastshard.remote.cache.copies import CopySettings, copy_settings
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.urls import (
     Url,
@@ -68,6 +69,7 @@ __all__ = [
     "Progress",
     "TarOptions",
     "TarShard",
+    "check_modes",
     "map_cached_file",
     "open_local_tar",
     "open_remote_tar",
@@ -473,8 +475,8 @@ def open_shard(
         For a mapped file: keep a file descriptor, and raise a `FormatError` at each
         read once the file has become shorter.
     **remote
-        Options for URLs, see `RemoteOptions`. `mode`, `prefetch` and `check_size`
-        apply to local files.
+        Options for URLs, see `RemoteOptions`, of which `cache_dir` is for local files
+        too. `mode` and `check_size` are for local files without a `cache_dir`.
 
     Returns
     -------
@@ -516,8 +518,18 @@ def open_shard(
         check_names("open_shard", remote, known)
     name = os.fspath(path)
     location = parse_path_or_url(name) if isinstance(name, str) else path
-    settings = make_settings(remote, [location]) if isinstance(location, Url) else None
+    settings: Settings | None
+    if isinstance(location, Url):
+        settings = make_settings(remote, [location])
+    else:
+        settings = copy_settings(remote)
+        if settings is not None:
+            location = os.path.abspath(location)
+    check_modes(mode, check_size=check_size, remote=settings)
     where = os.fspath(index)
+    if where == "rebuild" and settings is not None and settings.client is not None:
+        open_tar(location, TarOptions(where, key=key, lower=lower)).close()
+        where = "auto"
     options = TarOptions(where, mode, key, lower, prefetch, check_size, settings)
     try:
         return open_tar(location, options)
@@ -526,6 +538,25 @@ def open_shard(
     except ShardNotFoundError as error:
         reason = error.reason + suggest_path(error.path or "")
         raise ShardNotFoundError(reason, error.path) from None
+
+
+def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
+    """Check the options for mapped and unmapped files of shards that are not such.
+
+    Raises
+    ------
+    ValueError
+        `mode` is none, or one of the two does nothing for shards read by ranges.
+    """
+    check_choice("mode", mode, ("mmap", "private", "pread"))
+    if remote is None or (mode == "mmap" and not check_size):
+        return
+    if remote.client is not None and not isinstance(remote, CopySettings):
+        return  # blobs are files, and some sources are
+    given = "check_size=True" if mode == "mmap" else f'mode="{mode}"'
+    raise ValueError(
+        f"{given} does nothing for URLs, nor for files behind cache_dir=: leave it out"
+    )
 
 
 def open_tar(
@@ -568,7 +599,8 @@ def open_tar(
             raise TypeError(f"path must be a str or os.PathLike[str], got {kind}")
         location = parse_path_or_url(name)
     check_index(options.index_source)
-    if isinstance(location, Url):
+    is_client = options.remote is not None and options.remote.client is not None
+    if isinstance(location, Url) or is_client:
         return open_remote_tar(
             location, options, progress=progress, ring=ring, warn=warn
         )

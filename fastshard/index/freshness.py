@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import HeaderWalk, find_mismatches, scan_until_fault
+from fastshard._util.files import wait_for_tick
 from fastshard.errors import FormatError, StaleIndexError, StaleShardError
 from fastshard.index.contents import FileIdentity
 
@@ -45,9 +44,6 @@ RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
 WINDOW = 4 << 10  # bytes of a read among headers
 MAX_FOLLOWING = 16  # headers behind the last listed member that are read
 MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
-CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
-MAX_TICK = 20_000_000  # ns to wait, at most
-POLL_INTERVAL = 500_000  # ns
 
 
 def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
@@ -161,25 +157,12 @@ def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
         The file was changed during the wait.
     """
     identity = identify_file(file)
-    if not isinstance(file, LocalFile) or not _wait_for_tick(identity.ctime_ns):
+    if not isinstance(file, LocalFile) or not wait_for_tick(identity.ctime_ns):
         return identity
     status = os.stat(file.path)
     if (status.st_size, identify_file(status)) != (file.nbytes, identity):
         raise StaleIndexError("written to while its index was made", file.path, 0)
     return identity
-
-
-def _wait_for_tick(ctime_ns: int) -> bool:
-    """Wait until new timestamps differ from `ctime_ns`; return whether it waited."""
-    if sys.platform != "linux":
-        return False
-    waited = 0
-    while waited < MAX_TICK and (
-        0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < MAX_TICK
-    ):
-        time.sleep(POLL_INTERVAL / 1e9)
-        waited += POLL_INTERVAL
-    return waited > 0
 
 
 def spread_positions(count: int) -> list[int]:

@@ -28,6 +28,7 @@ from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
     HTTP,
     Url,
+    base_of,
     is_folder,
     join_url,
     parse_path_or_url,
@@ -110,7 +111,7 @@ def find_remote_index(
     if isinstance(file, RemoteFile):
         shard = file.location
     else:
-        shard = Url(quote(os.path.basename(file.path)))
+        shard = Url(os.path.basename(file.path))
     for kind in SEARCHED:
         path = _sidecar_location(shard, kind, folder)
         try:
@@ -176,7 +177,7 @@ def read_remote_index(
     if isinstance(path, Url):
         shown, kind = path.redacted, infer_format(path.base)
     else:
-        shown, kind = path, infer_format(path.partition("?")[0])
+        shown, kind = path, infer_format(base_of(path))
     if kind not in SEARCHED:
         raise RemoteError(
             f"an index of format {kind} can be read for local shards only; expected "

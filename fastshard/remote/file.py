@@ -227,6 +227,11 @@ class RemoteFile:
             raise RemoteError(
                 f"byte {start:,} is not in cache_dir, and offline=True", self.path
             )
+        if self.settings.block and self._may_store():
+            self._store_blocks(start, end, deadline)
+            parts = [part for part in parts if not self.read_cached(*part)]
+            if not parts:
+                return
         transport = self.settings.shared(self._client)
         try:
             transport.read(self.location, start, end, parts, self.info, deadline)
@@ -238,6 +243,28 @@ class RemoteFile:
         if self.entry is not None and not deadline.cancelled:
             for offset, view in parts:
                 self.entry.add(offset, view)
+
+    def _may_store(self) -> bool:
+        """Return whether the cache has room for the object."""
+        cache = cache_for(self.settings)
+        if self.entry is None or cache is None or cache.is_stopped:
+            return False
+        return cache.limit is None or self.nbytes <= cache.limit
+
+    def _store_blocks(self, start: int, end: int, deadline: Deadline) -> None:
+        """Store the blocks of a range that the cache lacks."""
+        entry, block = self.entry, self.settings.block
+        assert entry is not None
+        transport = self.settings.shared(self._client)
+        first = start // block * block
+        for offset, size in entry.missing(first, -(-end // block) * block - first):
+            room, view = allocate_bytes(size)
+            part = [(offset, view)]
+            transport.read(
+                self.location, offset, offset + size, part, self.info, deadline
+            )
+            if not deadline.cancelled:
+                entry.add(offset, room)
 
     def _download(self, entry: CacheEntry, parts: Sequence[Part]) -> None:
         """Download the object again, from a server without ranges."""

@@ -6,6 +6,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, cast
 
 from fastshard._util.options import check_names
@@ -13,7 +14,15 @@ from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
-__all__ = ["OPENERS", "RemoteOptions", "Settings", "make_settings", "select_remote"]
+__all__ = [
+    "FOR_COPIES",
+    "OPENERS",
+    "RemoteOptions",
+    "Settings",
+    "check_local",
+    "make_settings",
+    "select_remote",
+]
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
@@ -24,14 +33,18 @@ TIMEOUT = 60.0  # seconds
 MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
 # Headers, and parts of the names of store options, that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
+FOR_COPIES = frozenset(("cache_dir", "cache_limit", "connections"))  # local files, too
+UNUSED = MappingProxyType({"offline": False, "private_hosts": True})  # as by default
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
 class RemoteOptions(TypedDict, total=False):
     """Keyword arguments of `fastshard.open` for remote sources, all optional.
 
-    Each has a default, which None stands for where the type allows it. For local
-    sources they have no effect. As a type it checks a dict of options: ``options:
+    Each has a default, which None stands for where the type allows it. Local files
+    take ``cache_dir``, ``cache_limit`` and ``connections``: with a ``cache_dir`` they
+    are read through it, as is worth while for a network file system. Another option is
+    an error for local files. As a type it checks a dict of options: ``options:
     fastshard.RemoteOptions = {"cache_dir": "/nvme/kept"}``.
 
     Attributes
@@ -56,7 +69,8 @@ class RemoteOptions(TypedDict, total=False):
         `timeout`.
     cache_dir : str or path-like
         Directory in which the bytes read are stored; complete shards in it are mapped.
-        By default nothing but indexes is stored.
+        By default nothing but indexes is stored. A local file is known by its device,
+        inode, size and times: once it has changed, it is read anew.
     cache_limit : int or str
         Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: what was not used
         for longest is removed. By default there is no limit.
@@ -124,9 +138,13 @@ class Settings:
         Servers that the token and the headers are sent to.
     client : callable or None
         Class of the client for all URLs; None for that of their scheme.
+    block : int
+        Bytes; of an object with an entry in the cache whole blocks are read and stored,
+        so that it is complete in the end. 0: the requested bytes.
     """
 
     client: Callable[[Settings], Any] | None = None
+    block: int = 0
 
     def __init__(
         self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()
@@ -164,6 +182,8 @@ class Settings:
         ).rstrip("/")
         if self.offline and self.cache_dir is None:
             raise FastshardError("offline=True reads from a cache: give cache_dir=")
+        if self.cache_limit is not None and self.cache_dir is None:
+            raise FastshardError("cache_limit= is of a cache: give cache_dir=")
 
     def shared(self, kind: Callable[[Settings], T]) -> T:
         """Return the process's one ``kind(settings)``; make it at the first call."""
@@ -255,6 +275,28 @@ def _check_positive(options: Mapping[str, Any], name: str, default: Any) -> Any:
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be positive, got {value!r}")
     return value
+
+
+def check_local(options: Mapping[str, Any]) -> None:
+    """Check the options of a source whose shards are all local files.
+
+    With ``cache_dir`` they are read through the cache; other options are for URLs.
+
+    Raises
+    ------
+    ValueError
+        An option does nothing for local files.
+    """
+    taken = FOR_COPIES if options.get("cache_dir") else frozenset()
+    for name in RemoteOptions.__optional_keys__ & options.keys():
+        if options[name] is not UNUSED.get(name) and name not in taken:
+            needed = ""
+            if name in FOR_COPIES and name != "cache_dir":
+                needed = ", or give cache_dir="
+            raise ValueError(
+                f"{name}= is an option for URLs, and does nothing for local files: "
+                f"leave it out{needed}"
+            )
 
 
 def select_remote(options: Mapping[str, Any]) -> RemoteOptions:

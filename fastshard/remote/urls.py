@@ -70,9 +70,8 @@ class Url:
     def __init__(self, text: str) -> None:
         self.text = text
         self.scheme: str = scheme_of(text)
-        base, question, query = text.partition("?")
-        self.base: str = base
-        self.query: str = question + query
+        self.base: str = base_of(text)
+        self.query: str = text[len(self.base) :]
 
     @cached_property
     def redacted(self) -> str:
@@ -215,8 +214,8 @@ def origin_of(url: str) -> Origin:
 
 
 def base_of(url: str) -> str:
-    """Return a URL without its query."""
-    return url.partition("?")[0]
+    """Return a URL without its query; a path, which has none, unchanged."""
+    return url.partition("?")[0] if SCHEME.match(url) else url
 
 
 def folder_of(url: str) -> str:
@@ -260,5 +259,6 @@ def common_folder(urls: list[str]) -> str:
 
 
 def url_basename(url: str) -> str:
-    """Return the last part of a URL's path, percent-decoded."""
-    return unquote(posixpath.basename(base_of(url)))
+    """Return the last part of a URL's path, percent-decoded; of a path as it is."""
+    name = posixpath.basename(base_of(url))
+    return unquote(name) if SCHEME.match(url) else name

@@ -11,6 +11,7 @@ import pytest
 
 import fastshard
 from fastshard._core.io.source import LocalFile
+from fastshard._util import files
 from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identify_file, spread_positions
@@ -420,8 +421,8 @@ def test_a_replaced_shard_saves_no_index(tar):
 def stopped_clock(monkeypatch):
     """Stop the clock of file times; record the sleeps."""
     slept = []
-    monkeypatch.setattr(freshness.sys, "platform", "linux")
-    monkeypatch.setattr(freshness.time, "sleep", slept.append)
+    monkeypatch.setattr(files.sys, "platform", "linux")
+    monkeypatch.setattr(files.time, "sleep", slept.append)
     return slept
 
 
@@ -430,7 +431,7 @@ def test_an_index_is_made_after_the_tick_of_the_last_change(
 ):
     ctime = os.stat(tar).st_ctime_ns
     monkeypatch.setattr(
-        freshness.time, "clock_gettime_ns", lambda _: ctime + (len(stopped_clock) > 2)
+        files.time, "clock_gettime_ns", lambda _: ctime + (len(stopped_clock) > 2)
     )
 
     with fastshard.open_shard(tar, index="rebuild") as shard:
@@ -441,9 +442,9 @@ def test_an_index_is_made_after_the_tick_of_the_last_change(
 
 def test_a_change_during_the_tick_is_an_error(tar, monkeypatch):
     ctime = os.stat(tar).st_ctime_ns
-    monkeypatch.setattr(freshness.sys, "platform", "linux")
-    monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
-    monkeypatch.setattr(freshness.time, "sleep", lambda _: tar.chmod(0o600))
+    monkeypatch.setattr(files.sys, "platform", "linux")
+    monkeypatch.setattr(files.time, "clock_gettime_ns", lambda _: ctime)
+    monkeypatch.setattr(files.time, "sleep", lambda _: tar.chmod(0o600))
 
     with (
         fastshard.open_shard(tar, index="none") as shard,
@@ -454,7 +455,7 @@ def test_a_change_during_the_tick_is_an_error(tar, monkeypatch):
 
 def test_a_stopped_clock_is_not_waited_for(tar, stopped_clock, monkeypatch):
     ctime = os.stat(tar).st_ctime_ns
-    monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
+    monkeypatch.setattr(files.time, "clock_gettime_ns", lambda _: ctime)
 
     with fastshard.open_shard(tar, index="none") as shard:
         shard.save_index()
