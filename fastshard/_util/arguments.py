@@ -14,7 +14,14 @@ from typing import Any, NoReturn
 
 from fastshard._util.terminal import escape_line, paint, write_line, write_output
 
-__all__ = ["Parser", "parse_positive"]
+__all__ = [
+    "FLAGS",
+    "Parser",
+    "add_key",
+    "add_reading",
+    "get_reading",
+    "parse_positive",
+]
 
 STATUS = """\
 exit status:
@@ -24,6 +31,7 @@ MIN_SIMILARITY = 0.6  # the default of difflib.get_close_matches
 SHORT = 3  # characters
 
 Examples = Sequence[tuple[str, str]]
+FLAGS = {"key": "--key", "lower": "--keep-case", "mode": "--mode"}  # by argument
 
 
 class Parser(argparse.ArgumentParser):
@@ -188,6 +196,45 @@ def _nearest(name: str, names: Iterable[str]) -> str | None:
     cutoff = 0.5 if len(name) <= SHORT else MIN_SIMILARITY  # sl: ls
     found = get_close_matches(name, list(names), 1, cutoff)
     return found[0] if found else None
+
+
+def add_key(group: Any) -> None:
+    """Add the option for the keys of samples to a parser or a group of it."""
+    group.add_argument(
+        "--key",
+        choices=("first", "last"),
+        default="first",
+        help="where a member's name is cut into the sample's key and the field, as "
+        "a.b.jpg: at the first dot of the file name (default), or at the last",
+    )
+
+
+def add_reading(parser: Parser) -> None:
+    """Add the options of `fastshard.open` for how samples of tar shards are read."""
+    group = parser.add_argument_group("samples")
+    add_key(group)
+    group.add_argument(
+        "--keep-case",
+        dest="lower",
+        action="store_false",
+        help="do not lower-case the names of fields",
+    )
+    group.add_argument(
+        "--mode",
+        choices=("mmap", "pread"),
+        default="mmap",
+        help="read local files as mapped (default), or by calls of pread",
+    )
+
+
+def get_reading(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_reading` that differ from their defaults."""
+    defaults = {"key": "first", "lower": True, "mode": "mmap"}
+    return {
+        name: getattr(args, name)
+        for name, default in defaults.items()
+        if getattr(args, name) != default
+    }
 
 
 def format_epilog(examples: Examples) -> str:

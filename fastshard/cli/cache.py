@@ -104,7 +104,8 @@ def cmd_warm(args: argparse.Namespace) -> int:
         shards, settings = found.resolve(url, get_remote_options(args))
         done += [warm(each, settings, args.json, found.download) for each in shards]
     sources = parse_sources(others)
-    remote = get_settings(sources, args)
+    has_urls = any(source.urls for source in sources)
+    remote = get_settings(sources, args) if has_urls else None
     for shard in find_shards(sources, remote):
         settings = remote if is_remote(shard) else get_copy_settings(sources, args)
         assert settings is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
-from fastshard._util.arguments import Parser
+from fastshard._util.arguments import FLAGS, Parser, get_reading
 from fastshard._util.globs import SUFFIX, has_magic
+from fastshard._util.options import EMPTY
 from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import (
@@ -26,7 +27,7 @@ from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
 from fastshard.formats.registry import Format, find_format, formats, tar_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
-from fastshard.index.contents import IndexWarnings, Warn
+from fastshard.index.contents import IndexWarnings
 from fastshard.index.sidecar import count_json
 from fastshard.remote.cache.copies import copy_settings
 from fastshard.remote.options import (
@@ -48,6 +49,7 @@ __all__ = [
     "find_dataset",
     "find_shards",
     "get_copy_settings",
+    "get_reading_of",
     "get_remote_options",
     "get_settings",
     "open_each",
@@ -148,9 +150,40 @@ def parse_sources(sources: Sequence[str]) -> list[Location]:
 def get_settings(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> Settings | None:
-    """Return the settings for remote sources, or None if all are local."""
+    """Return the settings for remote sources, or None if all are local.
+
+    Raises
+    ------
+    UsageError
+        All are local, and an option for URLs was given.
+    """
     urls = [url for source in sources for url in source.urls]
-    return make_settings(get_remote_options(args), urls) if urls else None
+    options = get_remote_options(args)
+    if urls:
+        return make_settings(options, urls)
+    for name in options:
+        flag = "--token-file" if name == "token" else f"--{name.replace('_', '-')}"
+        raise UsageError(
+            f"{flag} is an option for URLs, and does nothing for local files here: "
+            "leave it out"
+        )
+    return None
+
+
+def get_reading_of(
+    sources: Sequence[Location], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the options of reading that differ from their defaults.
+
+    Raises
+    ------
+    UsageError
+        All sources are remote, and an option is for local files.
+    """
+    reading = get_reading(args)
+    if "mode" in reading and all(source.urls for source in sources):
+        raise UsageError("--mode is of local files, and does nothing for URLs")
+    return reading
 
 
 def get_copy_settings(
@@ -211,7 +244,8 @@ class FoundDataset(NamedTuple):
     shown : str
         The root, for messages.
     options : dict
-        ``remote``, for a URL: arguments of the format's `list_lines` and the like.
+        Arguments of the format's `list_lines` and the like: ``remote``, for a URL, and
+        those of its `Format.reading`.
     """
 
     format: Format
@@ -219,11 +253,35 @@ class FoundDataset(NamedTuple):
     shown: str
     options: dict[str, Any]
 
+    def reading_by(self, reading: Mapping[str, Any]) -> FoundDataset:
+        """Return the dataset with options of reading, of `get_reading`.
+
+        Raises
+        ------
+        UsageError
+            The format does not take one of them.
+        """
+        for name in reading:
+            if name not in self.format.reading:
+                raise UsageError(
+                    f"{FLAGS[name]} is no option of {self.format.name} datasets, as "
+                    f"{self.shown} is: leave it out"
+                )
+        return self._replace(options=self.options | dict(reading))
+
 
 def find_dataset(
-    sources: Sequence[Location], remote: Settings | None
+    sources: Sequence[Location],
+    remote: Settings | None,
+    reading: Mapping[str, Any] = EMPTY,
 ) -> FoundDataset | None:
-    """Return the dataset of a source that has a format, or None for tar shards."""
+    """Return the dataset of a source that has a format, or None for tar shards.
+
+    Raises
+    ------
+    UsageError
+        There are other sources, too, or the format does not take an option of reading.
+    """
     for source in sources:
         dataset = _find_dataset(source, remote)
         if dataset is None:
@@ -233,22 +291,25 @@ def find_dataset(
                 f"{dataset.shown} is a {dataset.format.name} dataset: give it as the "
                 "only source"
             )
-        return dataset
+        return dataset.reading_by(reading)
     return None
 
 
 def find_as(
-    name: str | None, sources: Sequence[Location], remote: Settings | None
+    name: str | None,
+    sources: Sequence[Location],
+    remote: Settings | None,
+    reading: Mapping[str, Any] = EMPTY,
 ) -> FoundDataset | None:
     """Return the dataset that a format of tar shards reads; None: `find_dataset`."""
     if name is None:
-        return find_dataset(sources, remote)
+        return find_dataset(sources, remote, reading)
     paths = find_shards(sources, remote)
     options = {} if remote is None else {"remote": remote}
     if remote is not None and not all(map(is_remote, paths)):
         raise FastshardError("expected local or remote shards, got both")
     shown = ", ".join(redact(str(source.parts[0])) for source in sources)
-    return FoundDataset(tar_format(name), paths, shown, options)
+    return FoundDataset(tar_format(name), paths, shown, options).reading_by(reading)
 
 
 def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | None:
@@ -344,15 +405,10 @@ def _file_size(path: str) -> int:
         return 0  # opening it reports the error
 
 
-def _open_shard(
-    path: str, remote: Settings | None, progress: Progress, warn: Warn
-) -> TarShard:
-    options = TarOptions(remote=remote if is_remote(path) else None)
-    return open_tar(path, options, progress=progress, warn=warn)
-
-
 def open_each(
-    paths: Sequence[str], remote: Settings | None = None
+    paths: Sequence[str],
+    remote: Settings | None = None,
+    reading: Mapping[str, Any] = EMPTY,
 ) -> Iterator[tuple[str, TarShard | None]]:
     """Open shards one by one; print an error and yield None for one that fails."""
     local = [path for path in paths if not is_remote(path)]
@@ -360,7 +416,13 @@ def open_each(
     with ShardProgress(paths) as bar:
         for path in paths:
             try:
-                shard = _open_shard(path, remote, bar.open(path), warn)
+                given = TarOptions(remote=remote if is_remote(path) else None)
+                shard = open_tar(
+                    path,
+                    given._replace(**reading),
+                    progress=bar.open(path),
+                    warn=warn,
+                )
             except (FastshardError, OSError) as error:
                 bar.clear()
                 print_error(error)

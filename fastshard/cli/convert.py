@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from fastshard._util.arguments import parse_positive
+from fastshard._util.arguments import add_reading, get_reading, parse_positive
 from fastshard._util.terminal import UsageError, escape_name, write_line, write_note
 from fastshard.cli.common import (
     SOURCE_HELP,
@@ -39,6 +39,7 @@ def cmd_convert(args: argparse.Namespace) -> int:
             separator=unescape(args.separator),
             workers=args.workers,
             packed=args.packed,
+            **get_reading(args),
             **get_remote_options(args),
         )
     except FastshardError:
@@ -143,6 +144,7 @@ def add_convert(commands: Commands) -> None:
         action="store_true",
         help="read the fields of the msgpack maps that the source's members are",
     )
+    add_reading(parser)
     add_remote(parser)
     parser.add_output(json="print a JSON object with the columns")
     parser.set_defaults(run=cmd_convert)

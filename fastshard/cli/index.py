@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 
-from fastshard._util.arguments import parse_positive
+from fastshard._util.arguments import add_key, parse_positive
 from fastshard._util.terminal import (
     UsageError,
     describe_error,
@@ -18,6 +18,8 @@ from fastshard.cli.common import (
     Commands,
     add_sources,
     get_remote_options,
+    get_settings,
+    parse_sources,
 )
 
 __all__ = ["add_index"]
@@ -34,6 +36,9 @@ def cmd_index(args: argparse.Namespace) -> int:
         raise UsageError(f"--part: {error}") from None
     if args.merge and (part is not None or args.format != "fsi"):
         raise UsageError("--merge requires --format fsi, and no --part")
+    locations = parse_sources(args.sources)
+    if all(location.is_local for location in locations):
+        get_settings(locations, args)  # refuses options for URLs
     remote = get_remote_options(args)
     try:
         if args.merge:
@@ -120,13 +125,7 @@ def add_index(commands: Commands) -> None:
         action="store_true",
         help="read no shards; make dataset.fsi from the indexes of all parts",
     )
-    parser.add_argument(
-        "--key",
-        choices=("first", "last"),
-        default="first",
-        help="where a member's name is cut into the sample's key and the field, as "
-        "a.b.jpg: at the first dot of the file name (default), or at the last",
-    )
+    add_key(parser)
     parser.add_argument(
         "--again",
         action="store_true",

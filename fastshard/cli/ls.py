@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from fastshard._util.arguments import FLAGS, add_reading
 from fastshard._util.terminal import (
     UsageError,
     escape_name,
@@ -24,6 +26,7 @@ from fastshard.cli.common import (
     find_as,
     find_dataset,
     find_shards,
+    get_reading_of,
     get_remote_options,
     get_settings,
     open_each,
@@ -52,11 +55,19 @@ def format_members(
             yield prefix + escape_name(name)
 
 
+def refuse_samples(reading: Mapping[str, Any], reason: str) -> None:
+    """Raise UsageError for options of samples where members are read."""
+    for name in reading:
+        if name != "mode":
+            raise UsageError(f"{FLAGS[name]} is an option of samples; {reason}")
+
+
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_as(args.tar_format, sources, remote)
+    reading = get_reading_of(sources, args)
+    found = find_as(args.tar_format, sources, remote, reading)
     if found is not None:
         lines = found.format.list_lines(
             found.root, long=args.long, as_json=args.json, **found.options
@@ -64,10 +75,11 @@ def cmd_ls(args: argparse.Namespace) -> int:
         for line in lines:
             write_line(line)
         return 0
+    refuse_samples(reading, "ls lists members, with --packed samples")
     status = 0
     paths = find_shards(sources, remote)
     has_prefix = len(paths) > 1 if args.with_filename is None else args.with_filename
-    for path, shard in open_each(paths, remote):
+    for path, shard in open_each(paths, remote, reading):
         if shard is None:
             status = 1
             continue
@@ -94,6 +106,7 @@ def add_ls(commands: Commands) -> None:
     )
     add_sources(parser)
     add_packed(parser)
+    add_reading(parser)
     parser.add_argument(
         "-l",
         "--long",
@@ -121,7 +134,7 @@ def add_ls(commands: Commands) -> None:
     parser.set_defaults(run=cmd_ls)
 
 
-def write_fields(args: argparse.Namespace) -> int:
+def write_fields(args: argparse.Namespace, reading: Mapping[str, Any]) -> int:
     """Write the stored bytes of fields of the sample at a position."""
     from fastshard.dataset.open import open as open_dataset
 
@@ -131,7 +144,8 @@ def write_fields(args: argparse.Namespace) -> int:
             f"{redact(args.source)} has samples, not members: give a position, such "
             f"as 0, and the names of fields, got {' '.join(args.names)}"
         )
-    with open_dataset(args.source, **get_remote_options(args)) as dataset:
+    options = {**get_remote_options(args), **reading}
+    with open_dataset(args.source, **options) as dataset:
         try:
             sample = dataset[int(position)]
         except IndexError as error:
@@ -150,12 +164,16 @@ def cmd_cat(args: argparse.Namespace) -> int:
     """Write the bytes of members, or of fields of a sample, to stdout."""
     sources = parse_sources([args.source])
     remote = get_settings(sources, args)
-    if find_dataset(sources, remote) is not None:
-        return write_fields(args)
+    reading = get_reading_of(sources, args)
+    if find_dataset(sources, remote, reading) is not None:
+        return write_fields(args, reading)
+    is_position = len(args.names) > 1 and is_integer(args.names[0])
+    if not is_position:
+        refuse_samples(reading, "a NAME is that of a member")
     paths = find_shards(sources, remote)
     status = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
-    for _, shard in open_each(paths, remote):
+    for _, shard in open_each(paths, remote, reading):
         if shard is None:
             status = 1
             continue
@@ -163,9 +181,8 @@ def cmd_cat(args: argparse.Namespace) -> int:
             if name in shard:
                 found.append(shard[name])
     shown = redact(args.source)
-    is_position = len(args.names) > 1 and is_integer(args.names[0])
     if is_position and status == 0 and not any(views.values()):
-        return write_fields(args)
+        return write_fields(args, reading)
     for name in args.names:
         found = views[name]
         if len(found) == 1:
@@ -202,6 +219,7 @@ def add_cat(commands: Commands) -> None:
         help="member to write, as ls shows it; or the position of a sample, from 0, "
         "negative from the end, and its fields",
     )
+    add_reading(parser)
     add_remote(parser)
     parser.add_output()
     parser.set_defaults(run=cmd_cat)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from fastshard._util.arguments import add_reading
 from fastshard._util.terminal import escape_name, paint, write_line
 from fastshard.cli.common import (
     Commands,
@@ -14,6 +15,7 @@ from fastshard.cli.common import (
     add_sources,
     find_as,
     find_shards,
+    get_reading_of,
     get_settings,
     open_each,
     parse_sources,
@@ -132,7 +134,8 @@ def cmd_stat(args: argparse.Namespace) -> int:
     """Show counts of members, samples, bytes, sizes, fields and skipped entries."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_as(args.tar_format, sources, remote)
+    reading = get_reading_of(sources, args)
+    found = find_as(args.tar_format, sources, remote, reading)
     if found is not None:
         figures = found.format.stat(found.root, deep=args.deep, **found.options)
         print_dataset(found.format, figures, args.json)
@@ -141,7 +144,7 @@ def cmd_stat(args: argparse.Namespace) -> int:
     paths = find_shards(sources, remote)
     each = len(paths) == 1 or args.each
     totals = Totals()
-    for _, shard in open_each(paths, remote):
+    for _, shard in open_each(paths, remote, reading):
         if shard is None:
             status = 1
             continue
@@ -181,6 +184,7 @@ def add_stat(commands: Commands) -> None:
     )
     add_sources(parser)
     add_packed(parser)
+    add_reading(parser)
     parser.add_argument(
         "--each",
         action="store_true",

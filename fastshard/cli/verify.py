@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from fastshard._util.arguments import add_reading
 from fastshard._util.terminal import paint, print_error, write_fault, write_note
 from fastshard.cli.common import (
     Commands,
@@ -15,6 +16,7 @@ from fastshard.cli.common import (
     add_sources,
     find_as,
     find_shards,
+    get_reading_of,
     get_settings,
     parse_sources,
 )
@@ -42,13 +44,17 @@ def write_ok(where: str, what: str = "") -> None:
 
 
 def verify_one_shard(
-    path: str, args: argparse.Namespace, remote: Settings | None, bar: ShardProgress
+    path: str,
+    args: argparse.Namespace,
+    remote: Settings | None,
+    bar: ShardProgress,
+    reading: Mapping[str, Any],
 ) -> int:
     from fastshard.dataset.verify import verify_shard
 
     try:
         shard, faults = verify_shard(
-            path, bar.open(path), hashes=args.hash, remote=remote
+            path, bar.open(path), hashes=args.hash, remote=remote, **reading
         )
     except OSError as error:
         bar.clear()
@@ -88,7 +94,8 @@ def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_as(args.tar_format, sources, remote)
+    reading = get_reading_of(sources, args)
+    found = find_as(args.tar_format, sources, remote, reading)
     if found is not None:
         check = found.format.verify
         faults = check(found.root, hashes=args.hash, **found.options)
@@ -101,7 +108,7 @@ def cmd_verify(args: argparse.Namespace) -> int:
     status = 0
     with ShardProgress(paths) as bar:
         for path in paths:
-            status |= verify_one_shard(path, args, remote, bar)
+            status |= verify_one_shard(path, args, remote, bar, reading)
             bar.end(path)
     if paths:
         status |= check_dataset_index(paths, args.json, remote)
@@ -127,6 +134,7 @@ def add_verify(commands: Commands) -> None:
     )
     add_sources(parser)
     add_packed(parser)
+    add_reading(parser)
     parser.add_argument(
         "--hash",
         action="store_true",

@@ -21,9 +21,9 @@ from fastshard.conversion.ranges import Conversion, Task, check, scan, write
 from fastshard.conversion.source import RowSource
 from fastshard.conversion.targets import OutputColumn, TargetFormat
 from fastshard.conversion.workers import Workers
+from fastshard.dataset.open import ReadingOptions
 from fastshard.dataset.paths.listing import Source
 from fastshard.errors import ConversionError
-from fastshard.remote.options import RemoteOptions
 
 __all__ = ["FORMATS", "Converted", "FormatName", "convert"]
 
@@ -69,7 +69,7 @@ def convert(
     separator: str | None = None,
     workers: int | None = None,
     packed: bool = False,
-    **remote: Unpack[RemoteOptions],
+    **reading: Unpack[ReadingOptions],
 ) -> Converted:
     """Write a dataset in another format, with the same samples in the same order.
 
@@ -119,9 +119,10 @@ def convert(
         The source is packed tars, see `fastshard.open`: columns are the fields of the
         msgpack maps, not the members. A nil is null in a column of encoding ``json``;
         else the sample lacks the column.
-    **remote
-        How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
-        once.
+    **reading
+        How the source is read, as by `fastshard.open`: ``index=``, ``key=``,
+        ``lower=``, ``mode=``; of MosaicML Streaming ``split=`` and so on; and of URLs
+        `RemoteOptions`. With ``cache_dir=`` they are fetched once.
 
     Returns
     -------
@@ -150,7 +151,7 @@ def convert(
     >>> fastshard.convert("data/", "labels", to="csv", columns="cls,txt").samples
     100
     """
-    check_names("convert", remote, RemoteOptions.__optional_keys__)
+    check_names("convert", reading, ReadingOptions.__optional_keys__)
     size = None if max_size is None else parse_size(max_size)
     if max_count is not None and max_count < 1:
         raise ValueError(f"max_count must be positive, got {max_count}")
@@ -163,10 +164,12 @@ def convert(
     path = check_out(os.fspath(out))
     count = workers or os.cpu_count() or 1
     with new_directory(path) as new, Workers(count) as pool:
-        options = {"packed": True, **remote} if packed else remote
+        options = {"packed": packed, **reading}
         work = Conversion(source, options, target, new.path, max_size=size)
         try:
             opened = work.open()
+            if reading.get("index") == "rebuild":  # once, not in each process
+                work = work.with_outputs(options={**options, "index": "auto"})
             facts = merge_facts(find_facts(work, opened, pool))
             outputs = plan_columns(opened, target, facts, wanted)
             selected = select_fields(opened, facts, outputs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
 from fastshard._util.globs import list_tars, natural_key
+from fastshard._util.options import check_names
 from fastshard._util.processes.locks import hold_file
 from fastshard._util.processes.temporaries import sweep
 from fastshard._util.progress import byte_bar
@@ -37,7 +38,7 @@ from fastshard.index.dataset_file import (
 from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.index.sidecar import FORMATS, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.options import RemoteOptions, Settings, check_local
 from fastshard.remote.urls import is_remote, is_url, join_url, redact, url_basename
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"]
@@ -178,6 +179,7 @@ def build_index(
     if format != "wids" and format not in FORMATS:
         expected = ", ".join((*FORMATS, "wids"))
         raise ValueError(f"format must be one of {expected}, got {format!r}")
+    _check_options("build_index", build_index, remote)
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)
     job = Job(common_root(paths), format, folder, key, hashes, again, settings)
@@ -202,6 +204,29 @@ def build_index(
     return made
 
 
+def _check_options(
+    call: str, function: Callable[..., object], options: Mapping[str, object]
+) -> None:
+    """Raise TypeError for an unknown option, or one that indexes do not depend on."""
+    for name in ("lower", "mode", "decoders", "index"):
+        if name in options:
+            raise TypeError(
+                f"{call}() has no argument {name}=: an index holds names and extents "
+                "as they are stored; give it to fastshard.open"
+            )
+    names = *(function.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__
+    check_names(call, options, names)
+
+
+def _check_local(options: RemoteOptions) -> None:
+    """Raise ValueError for an option that does nothing for indexes of local files."""
+    check_local(options)
+    if options.get("cache_dir"):
+        raise ValueError(
+            "cache_dir= does nothing for indexes of local files: leave it out"
+        )
+
+
 def _list_shards(
     source: Source, folder: str | None, remote: RemoteOptions
 ) -> tuple[list[str], Settings | None]:
@@ -209,9 +234,12 @@ def _list_shards(
     if folder is not None and is_remote(folder):
         raise FastshardError(f"indexes need a local directory, got {redact(folder)}")
     location = parse_source(source)
+    if location.is_local:
+        _check_local(remote)  # raises before shards are listed
     settings = location.settings(remote)
     listing = list_shards(location, remote=settings)
     if not listing.is_remote:
+        _check_local(remote)
         return listing.paths, None
     if folder is None:
         raise FastshardError("indexes of remote shards need a directory: out=, --out")
@@ -440,6 +468,7 @@ def merge_indexes(
     >>> fastshard.merge_indexes("data/")
     '.../data/dataset.fsi'
     """
+    _check_options("merge_indexes", merge_indexes, remote)
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)
     job = Job(common_root(paths), "fsi", folder, key, False, False, settings)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.sample import Sample
 
-__all__ = ["open"]
+__all__ = ["ReadingOptions", "open"]
 
 HUB_PARTS = 3  # datasets/owner/name
 
@@ -66,6 +66,25 @@ class OpenOptions(RemoteOptions, total=False):
     split: str | None
     validate_hash: str | None
     allow_unsafe_types: bool
+
+
+class ReadingOptions(OpenOptions, total=False):
+    """Options of `open` that tell which samples a source has, and how they are read.
+
+    `fastshard.convert` and the commands take them, too.
+
+    Attributes
+    ----------
+    index : str or path-like
+    key : {"first", "last"}
+    lower : bool
+    mode : {"mmap", "private", "pread"}
+    """
+
+    index: str | os.PathLike[str]
+    key: KeyRule
+    lower: bool
+    mode: Mode
 
 
 def open(  # noqa: A001
@@ -210,7 +229,7 @@ def open(  # noqa: A001
         )
         return Dataset(shards, decoders=decoders)
     _check_tar_options(location, remote)
-    if _is_local(location):
+    if location.is_local:
         copy_settings(remote)  # raises before shards are listed
     listing = list_shards(location, remote=location.settings(remote))
     settings = _make_settings(listing, location, remote)
@@ -257,14 +276,6 @@ def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
             f"cache_dir= is no option of {found.name} datasets, whose files are always "
             "mapped: leave it out"
         )
-
-
-def _is_local(location: Location) -> bool:
-    """Return whether all shards are local files; a wids index may list URLs."""
-    return not any(
-        isinstance(part, Url) or "://" in part or part.endswith(".json")
-        for part in location.parts
-    )
 
 
 def _make_settings(

@@ -13,7 +13,14 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
-from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
+from fastshard.formats.tar import (
+    KeyRule,
+    Mode,
+    Progress,
+    TarOptions,
+    TarShard,
+    open_tar,
+)
 from fastshard.index.contents import Contents
 from fastshard.index.dataset_file import DatasetIndex
 from fastshard.index.dataset_lookup import (
@@ -63,6 +70,9 @@ def verify_shard(
     index: str = "auto",
     hashes: bool = False,
     remote: Settings | None = None,
+    key: KeyRule = "first",
+    lower: bool = True,
+    mode: Mode = "mmap",
 ) -> tuple[TarShard | None, list[Fault]]:
     """Check the headers, bounds, names, indexes and end of a shard.
 
@@ -79,6 +89,8 @@ def verify_shard(
         shard.
     remote : Settings, optional
         How a URL is read.
+    key, lower, mode
+        As for `fastshard.open`.
 
     Returns
     -------
@@ -97,7 +109,8 @@ def verify_shard(
     try:
         # Scan: "none" would take the cached index of a remote shard.
         scan = "none" if remote is None else "rebuild"
-        shard = open_tar(path, TarOptions(scan, remote=remote), progress=progress)
+        options = TarOptions(scan, mode, key, lower, remote=remote)
+        shard = open_tar(path, options, progress=progress)
     except FormatError as error:
         return None, [_fault_of(error)]
     faults = [
@@ -284,7 +297,13 @@ def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
         path = shards.paths[k]
         try:
             shard, faults = verify_shard(
-                path, index=shards.index_option(k), hashes=hashes, remote=shards.remote
+                path,
+                index=shards.index_option(k),
+                hashes=hashes,
+                remote=shards.remote,
+                key=shards.options["key"],
+                lower=shards.options["lower"],
+                mode=shards.mode,
             )
         except FileNotFoundError:
             return [Fault(redact(path), 0, None, "the shard does not exist")]

@@ -53,6 +53,10 @@ class Format:
         Arguments of `fastshard.open` that it accepts beyond those of every format
         (decoders, mode, max_mapped, max_memory, keep_cache, prefetch), its own ones
         included.
+    reading : frozenset of str
+        Of ``key``, ``lower`` and ``mode``, arguments of `fastshard.open`, those that
+        `list_lines`, `stat` and `verify` take; they are given if they differ from their
+        defaults.
     is_remote : bool
         Whether its datasets may be URLs. `list_lines`, `stat` and `verify` then take
         ``remote=``, which is given for URLs only.
@@ -80,6 +84,7 @@ class Format:
 
     name: ClassVar[str]
     options: ClassVar[frozenset[str]] = frozenset()
+    reading: ClassVar[frozenset[str]] = frozenset()
     is_remote: ClassVar[bool] = False
     reads_tars: ClassVar[bool] = False
     schemes: ClassVar[frozenset[str]] = frozenset()

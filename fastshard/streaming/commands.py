@@ -15,6 +15,7 @@ from fastshard.streaming.shardset import StreamSet
 
 if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
+    from fastshard.formats.tar import Mode
     from fastshard.remote.options import Settings
 
 __all__ = ["list_lines", "stat", "stat_lines", "verify"]
@@ -22,18 +23,13 @@ __all__ = ["list_lines", "stat", "stat_lines", "verify"]
 KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
-def open_shards(root: str, remote: Settings | None) -> StreamSet:
+def open_shards(root: str, remote: Settings | None, mode: Mode) -> StreamSet:
     """Return the shards of a dataset."""
-    return StreamSet(
-        root, mode="mmap", limit=None, reading=ReadOptions(), remote=remote
-    )
+    return StreamSet(root, mode=mode, limit=None, reading=ReadOptions(), remote=remote)
 
 
-def list_lines(
-    root: str, *, long: bool, as_json: bool, remote: Settings | None
-) -> Iterator[str]:
+def list_lines(shards: StreamSet, *, long: bool, as_json: bool) -> Iterator[str]:
     """Yield a line of ``ls`` for each sample: its key, and its columns."""
-    shards = open_shards(root, remote)
     try:
         position = 0
         for k in range(len(shards)):
@@ -61,11 +57,10 @@ def list_keys(shards: StreamSet, k: int) -> Iterable[str]:
     return (sample.key for sample in shards.samples(k))
 
 
-def stat(root: str, *, deep: bool, remote: Settings | None) -> dict[str, Any]:
+def stat(shards: StreamSet, *, deep: bool) -> dict[str, Any]:
     """Return the object of ``stat --json``, from the index; deep: sizes of columns."""
-    shards = open_shards(root, remote)
     try:
-        figures = compute_figures(shards, remote)
+        figures = compute_figures(shards)
         if deep:
             figures["fields"] = measure_fields(shards)
     finally:
@@ -73,7 +68,7 @@ def stat(root: str, *, deep: bool, remote: Settings | None) -> dict[str, Any]:
     return figures
 
 
-def compute_figures(shards: StreamSet, remote: Settings | None) -> dict[str, Any]:
+def compute_figures(shards: StreamSet) -> dict[str, Any]:
     """Return what the index says, and the number of files that are not there."""
     formats: Counter[str] = Counter()
     compressions: Counter[str] = Counter()
@@ -94,7 +89,7 @@ def compute_figures(shards: StreamSet, remote: Settings | None) -> dict[str, Any
                 continue
             nbytes[kind[:3]] += info.bytes
             path = shards.files.path(info.basename)
-            present[kind] = remote is not None or os.path.exists(path)
+            present[kind] = shards.remote is not None or os.path.exists(path)
         for data in ("data", "meta"):
             kinds = [kind for kind in present if kind.endswith(data)]
             if kinds and not any(present[kind] for kind in kinds):
@@ -109,7 +104,7 @@ def compute_figures(shards: StreamSet, remote: Settings | None) -> dict[str, Any
         "bytes": nbytes["raw"],
         "compressed_bytes": nbytes["zip"],
         "index_bytes": None
-        if remote is not None
+        if shards.remote is not None
         else os.path.getsize(os.path.join(shards.dirname, INDEX_NAME)),
         "columns": {name: " or ".join(sorted(one)) for name, one in columns.items()},
         "missing": missing,
@@ -163,9 +158,8 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {escape_name(name)}: {field['bytes']:,} bytes, {sizes}"
 
 
-def verify(root: str, *, hashes: bool, remote: Settings | None) -> list[Fault]:
+def verify(shards: StreamSet, *, hashes: bool) -> list[Fault]:
     """Return the faults of a dataset."""
-    shards = open_shards(root, remote)
     try:
         return shards.verify(hashes=hashes)
     finally:

@@ -14,6 +14,7 @@ from fastshard.formats.registry import Format
 from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
+    from fastshard.formats.tar import Mode
     from fastshard.remote.options import Settings
     from fastshard.streaming.shardset import StreamSet
 
@@ -36,6 +37,7 @@ class StreamingFormat(Format):
     options = frozenset(
         {"split", "validate_hash", "allow_unsafe_types", "check_size", "cache_dir"}
     )
+    reading = frozenset({"mode"})
     is_remote = True
 
     def marks(self, folder: Folder) -> bool:
@@ -94,18 +96,30 @@ class StreamingFormat(Format):
         return StreamSet(root, **options)
 
     def list_lines(
-        self, root: str, *, long: bool, as_json: bool, remote: Settings | None = None
+        self,
+        root: str,
+        *,
+        long: bool,
+        as_json: bool,
+        remote: Settings | None = None,
+        mode: Mode = "mmap",
     ) -> Iterable[str]:
-        from fastshard.streaming.commands import list_lines
+        from fastshard.streaming.commands import list_lines, open_shards
 
-        return list_lines(root, long=long, as_json=as_json, remote=remote)
+        shards = open_shards(root, remote, mode)
+        return list_lines(shards, long=long, as_json=as_json)
 
     def stat(
-        self, root: str, *, deep: bool, remote: Settings | None = None
+        self,
+        root: str,
+        *,
+        deep: bool,
+        remote: Settings | None = None,
+        mode: Mode = "mmap",
     ) -> dict[str, Any]:
-        from fastshard.streaming.commands import stat
+        from fastshard.streaming.commands import open_shards, stat
 
-        return stat(root, deep=deep, remote=remote)
+        return stat(open_shards(root, remote, mode), deep=deep)
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
         from fastshard.streaming.commands import stat_lines
@@ -113,11 +127,16 @@ class StreamingFormat(Format):
         return stat_lines(figures)
 
     def verify(
-        self, root: str, *, hashes: bool = False, remote: Settings | None = None
+        self,
+        root: str,
+        *,
+        hashes: bool = False,
+        remote: Settings | None = None,
+        mode: Mode = "mmap",
     ) -> list[Any]:
-        from fastshard.streaming.commands import verify
+        from fastshard.streaming.commands import open_shards, verify
 
-        return verify(root, hashes=hashes, remote=remote)
+        return verify(open_shards(root, remote, mode), hashes=hashes)
 
 
 FORMAT = StreamingFormat()

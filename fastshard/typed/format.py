@@ -19,6 +19,7 @@ class PackedFormat(Format):
     """Tar shards of msgpack payloads, which no mark tells from others."""
 
     name = "packed"
+    reading = frozenset({"key", "lower", "mode"})
     is_remote = True
     reads_tars = True
     schemes = frozenset({"at"})
@@ -53,10 +54,12 @@ class PackedFormat(Format):
         long: bool,
         as_json: bool,
         remote: Settings | None = None,
+        **reading: Any,
     ) -> Iterable[str]:
-        from fastshard.typed.commands.listing import list_lines
+        from fastshard.typed.commands.listing import list_lines, open_packed
 
-        return list_lines(paths_of(root), long=long, as_json=as_json, remote=remote)
+        ds = open_packed(paths_of(root), remote, **reading)
+        return list_lines(ds, long=long, as_json=as_json)
 
     def stat(
         self,
@@ -64,10 +67,11 @@ class PackedFormat(Format):
         *,
         deep: bool,
         remote: Settings | None = None,
+        **reading: Any,
     ) -> dict[str, Any]:
-        from fastshard.typed.commands.listing import stat
+        from fastshard.typed.commands.listing import open_packed, stat
 
-        return stat(paths_of(root), deep=deep, remote=remote)
+        return stat(open_packed(paths_of(root), remote, **reading), deep=deep)
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
         from fastshard.typed.commands.listing import stat_lines
@@ -80,10 +84,11 @@ class PackedFormat(Format):
         *,
         hashes: bool = False,
         remote: Settings | None = None,
+        **reading: Any,
     ) -> list[Any]:
         from fastshard.typed.commands.listing import open_packed
 
-        with open_packed(paths_of(root), remote) as ds:
+        with open_packed(paths_of(root), remote, **reading) as ds:
             return ds.verify(hashes=hashes)
 
     def add_commands(self, commands: Any) -> None:

@@ -96,6 +96,14 @@ class Location(NamedTuple):
         return [part for part in self.parts if isinstance(part, Url)]
 
     @property
+    def is_local(self) -> bool:
+        """True if all shards are local files; a wids index may list URLs."""
+        return not any(
+            isinstance(part, Url) or "://" in part or part.endswith(".json")
+            for part in self.parts
+        )
+
+    @property
     def is_whole(self) -> bool:
         """True if the source is all shards of one directory."""
         if self.kind == "path":

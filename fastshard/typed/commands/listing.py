@@ -30,18 +30,13 @@ __all__ = [
 MAX_SCHEMAS = 100  # places where the schema changes, at most
 
 
-def open_packed(paths: Sequence[str], remote: Settings | None) -> Dataset[Any]:
-    """Return the dataset of some shards."""
-    shards = PackedSet(
-        paths,
-        index="auto",
-        root=common_root(paths),
-        mode="mmap",
-        key="first",
-        lower=True,
-        remote=remote,
-    )
-    return Dataset(shards)
+def open_packed(
+    paths: Sequence[str], remote: Settings | None, **reading: Any
+) -> Dataset[Any]:
+    """Return the dataset of some shards; see `Format.reading`."""
+    options = {"mode": "mmap", "key": "first", "lower": True, **reading}
+    root = common_root(paths)
+    return Dataset(PackedSet(paths, index="auto", root=root, remote=remote, **options))
 
 
 class StoredField(NamedTuple):
@@ -124,11 +119,9 @@ def fingerprint(fields: Fields) -> str:
     )
 
 
-def list_lines(
-    paths: Sequence[str], *, long: bool, as_json: bool, remote: Settings | None
-) -> Iterator[str]:
+def list_lines(ds: Dataset[Any], *, long: bool, as_json: bool) -> Iterator[str]:
     """Yield a line of ``ls`` for each sample: its key, and its fields."""
-    with open_packed(paths, remote) as ds:
+    with ds:
         for position, sample in enumerate(ds):
             if as_json:
                 fields = describe_sample(sample)
@@ -148,14 +141,12 @@ def list_lines(
                 yield escape_name(sample.key)
 
 
-def stat(
-    paths: Sequence[str], *, deep: bool, remote: Settings | None
-) -> dict[str, Any]:
+def stat(ds: Dataset[Any], *, deep: bool) -> dict[str, Any]:
     """Return the object of ``stat --json``.
 
     Fields are those of the first sample of each shard; deep: of all samples.
     """
-    with open_packed(paths, remote) as ds:
+    with ds:
         starts = ds._set.starts()
         firsts = [start for k, start in enumerate(starts[:-1]) if start < starts[k + 1]]
         samples: Iterable[Any] = ds if deep else ds.get_many(firsts)
@@ -163,7 +154,7 @@ def stat(
         schemas, fields = find_schemas(samples, positions)
         return {
             "dataset": redact(ds._set.root),
-            "shards": len(paths),
+            "shards": len(ds._set),
             "samples": len(ds),
             "bytes": ds._set.data_bytes(),
             "examined": len(positions),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.arguments import FLAGS, add_reading, get_reading
 from fastshard._util.globs import is_shard_name
 from fastshard._util.terminal import UsageError, escape_name, write_line
 from fastshard.formats.folder import LocalFolder
@@ -41,6 +42,7 @@ def extend_query(commands: Any) -> None:
     if parser is None:
         return
     parser.description = f"{parser.description or ''}{DESCRIPTION}"
+    add_reading(parser)
     parser.set_defaults(run=partial(cmd_query, parser.get_default("run")))
 
 
@@ -48,14 +50,17 @@ def cmd_query(
     others: Callable[[argparse.Namespace], int], args: argparse.Namespace
 ) -> int:
     """Find samples of typed shards by a condition, or those of other datasets."""
+    reading = get_reading(args)
     if not has_tars(args.root):
+        for name in reading:
+            raise UsageError(f"{FLAGS[name]} is an option of tar shards: leave it out")
         return others(args)
     if args.columns != "id,meta_json":
         raise UsageError("--columns are those of columnar datasets")
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.manifest.query import locate
 
-    with Dataset(args.root) as ds:
+    with Dataset(args.root, **reading) as ds:
         if len(ds) and "msgpack" not in ds.raw[0]:
             raise UsageError(
                 f"{args.root} is not a columnar dataset, and its shards are not of "
