@@ -421,7 +421,6 @@ def _open_format(
         given = select_remote(options)
         settings = location.settings(given) if location.kind == "url" else None
         if settings is None and (settings := copy_settings(given)):
-            check_modes(mode, check_size=tar_options["check_size"], remote=settings)
             root = os.path.abspath(root)
         accepted["remote"] = settings
     else:

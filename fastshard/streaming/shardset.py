@@ -18,7 +18,7 @@ from fastshard.errors import StaleIndexError
 from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
-from fastshard.formats.tar import Mode
+from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
@@ -81,7 +81,8 @@ class StreamSet(ShardSet):
     check_size : bool
         As for `fastshard.open`.
     cache_dir : str, optional
-        Where decompressed shards are kept if their directory cannot be written.
+        Where decompressed shards are kept if their directory cannot be written. Given
+        to `fastshard.open` it is also that of `remote`.
     index : StreamIndex, optional
         The index, read already.
     numbers : sequence of int, optional
@@ -113,6 +114,8 @@ class StreamSet(ShardSet):
                 index = parse_remote(self.dirname, remote)
             else:
                 index = read_index(os.path.join(self.dirname, INDEX_NAME), self.dirname)
+        if validate_hash is None and not any(c.compression for c in index.configs):
+            check_modes(mode, check_size=check_size, remote=remote)
         self.index = index
         self.numbers: Sequence[int] = range(len(index)) if numbers is None else numbers
         super().__init__(

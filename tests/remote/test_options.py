@@ -107,3 +107,16 @@ def test_a_limit_without_a_cache_is_refused():
 def test_a_missing_path_is_named_first_by_its_options(tmp_path):
     with pytest.raises(ValueError, match="token="):
         fastshard.open(Path(tmp_path, "nothing.tar"), token="x")
+
+
+def test_options_of_mappings_are_refused_for_rows_read_by_ranges(
+    streaming_data, tmp_path
+):
+    for name, is_refused in (("mds/none", True), ("mds/zstd", False)):
+        for given in ({"mode": "private"}, {"check_size": True}):
+            options = {"cache_dir": tmp_path / "cache", **given}
+            if is_refused:
+                with pytest.raises(ValueError, match="does nothing for URLs"):
+                    fastshard.open(streaming_data[name].root, **options)
+            else:  # decompressed files are mapped
+                assert len(fastshard.open(streaming_data[name].root, **options))

@@ -21,6 +21,7 @@ __all__ = ["CopyClient", "CopySettings", "copy_settings"]
 
 
 BLOCK = 64 << 10  # bytes that are copied at a time, at least
+O_BINARY = getattr(os, "O_BINARY", 0)
 
 
 class CopySettings(Settings):
@@ -125,11 +126,12 @@ def open_file(url: Url) -> Iterator[int]:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise RemoteError("only regular files are read through cache_dir", path)
         yield fd
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
     finally:
         os.close(fd)
-
-
-O_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def describe(status: os.stat_result) -> ObjectInfo:
