@@ -107,9 +107,12 @@ def cmd_warm(args: argparse.Namespace) -> int:
     has_urls = any(source.urls for source in sources)
     remote = get_settings(sources, args) if has_urls else None
     for shard in find_shards(sources, remote):
-        settings = remote if is_remote(shard) else get_copy_settings(sources, args)
+        settings = remote
+        if not is_remote(shard):
+            settings = get_copy_settings(sources, args)
+            shard = os.path.abspath(shard)
         assert settings is not None
-        done.append(warm(cache_name(shard), settings, args.json, download_shard))
+        done.append(warm(shard, settings, args.json, download_shard))
     return 0 if all(done) else 1
 
 
@@ -222,7 +225,7 @@ def add_cache_dir(parser: Parser) -> None:
 def add_cache_warm(parts: Commands) -> None:
     parser = parts.add_parser(
         "warm",
-        help="download or copy whole shards",
+        help="download whole shards, or copy them",
         usage="fastshard cache warm --cache-dir DIR [OPTION]... SHARD...",
         description="Copy whole shards and their indexes into a cache, which then\n"
         "reads without a network. Compares a shard with the sha256 in the\n"

@@ -31,10 +31,10 @@ from fastshard.index.contents import IndexWarnings
 from fastshard.index.sidecar import count_json
 from fastshard.remote.cache.copies import copy_settings
 from fastshard.remote.options import (
-    FOR_COPIES,
     RemoteOptions,
     Settings,
     make_settings,
+    select_local,
 )
 from fastshard.remote.urls import Url, is_remote, redact, url_basename
 
@@ -198,7 +198,7 @@ def get_copy_settings(
     """
     options = get_remote_options(args)
     if any(source.urls for source in sources):
-        options = {name: options[name] for name in FOR_COPIES & options.keys()}
+        options = select_local(options)
     try:
         return copy_settings(options)
     except ValueError as error:

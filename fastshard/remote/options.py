@@ -15,12 +15,12 @@ from fastshard.errors import FastshardError
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
 __all__ = [
-    "FOR_COPIES",
     "OPENERS",
     "RemoteOptions",
     "Settings",
     "check_local",
     "make_settings",
+    "select_local",
     "select_remote",
 ]
 
@@ -303,6 +303,12 @@ def select_remote(options: Mapping[str, Any]) -> RemoteOptions:
     """Return the options that apply to every URL, without those of a format."""
     names = RemoteOptions.__optional_keys__
     selected = {name: value for name, value in options.items() if name in names}
+    return cast(RemoteOptions, selected)
+
+
+def select_local(options: RemoteOptions) -> RemoteOptions:
+    """Return the options that local files take, too; of a list with URLs."""
+    selected = {name: value for name, value in options.items() if name in FOR_COPIES}
     return cast(RemoteOptions, selected)
 
 
