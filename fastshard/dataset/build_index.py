@@ -218,15 +218,6 @@ def _check_options(
     check_names(call, options, names)
 
 
-def _check_local(options: RemoteOptions) -> None:
-    """Raise ValueError for an option that does nothing for indexes of local files."""
-    check_local(options)
-    if options.get("cache_dir"):
-        raise ValueError(
-            "cache_dir= does nothing for indexes of local files: leave it out"
-        )
-
-
 def _list_shards(
     source: Source, folder: str | None, remote: RemoteOptions
 ) -> tuple[list[str], Settings | None]:
@@ -235,11 +226,11 @@ def _list_shards(
         raise FastshardError(f"indexes need a local directory, got {redact(folder)}")
     location = parse_source(source)
     if location.is_local:
-        _check_local(remote)  # raises before shards are listed
+        check_local(remote, caches=False)  # raises before shards are listed
     settings = location.settings(remote)
     listing = list_shards(location, remote=settings)
     if not listing.is_remote:
-        _check_local(remote)
+        check_local(remote, caches=False)
         return listing.paths, None
     if folder is None:
         raise FastshardError("indexes of remote shards need a directory: out=, --out")

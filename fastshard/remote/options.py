@@ -277,26 +277,32 @@ def _check_positive(options: Mapping[str, Any], name: str, default: Any) -> Any:
     return value
 
 
-def check_local(options: Mapping[str, Any]) -> None:
+def check_local(options: Mapping[str, Any], *, caches: bool = True) -> None:
     """Check the options of a source whose shards are all local files.
 
     With ``cache_dir`` they are read through the cache; other options are for URLs.
+
+    Parameters
+    ----------
+    options : Mapping
+    caches : bool
+        Whether the call reads local files through a cache.
 
     Raises
     ------
     ValueError
         An option does nothing for local files.
     """
-    taken = FOR_COPIES if options.get("cache_dir") else frozenset()
-    for name in RemoteOptions.__optional_keys__ & options.keys():
-        if options[name] is not UNUSED.get(name) and name not in taken:
-            needed = ""
-            if name in FOR_COPIES and name != "cache_dir":
-                needed = ", or give cache_dir="
-            raise ValueError(
-                f"{name}= is an option for URLs, and does nothing for local files: "
-                f"leave it out{needed}"
-            )
+    check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
+    taken = FOR_COPIES if caches and options.get("cache_dir") else frozenset()
+    for name, value in options.items():
+        if value is UNUSED.get(name) or value == {} or name in taken:
+            continue
+        needed = ", or give cache_dir=" if caches and name in FOR_COPIES else ""
+        raise ValueError(
+            f"{name}= is an option for URLs, and does nothing for local files: leave "
+            f"it out{needed}"
+        )
 
 
 def select_remote(options: Mapping[str, Any]) -> RemoteOptions:

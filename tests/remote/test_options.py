@@ -18,7 +18,7 @@ FOR_URLS = {
     "attempts": 2,
     "offline": True,
     "private_hosts": False,
-    "store": {},
+    "store": {"region": "x"},
     "revision": "main",
     "endpoint": "https://hub.test",
     "connections": 4,
@@ -42,6 +42,7 @@ def test_an_option_for_urls_is_refused_for_local_files(folder, tmp_path, name):
         lambda: fastshard.open_shard(folder / "n-000.tar", **given),
         lambda: fastshard.build_index(folder, **given),
         lambda: fastshard.merge_indexes(folder, **given),
+        lambda: fastshard.discover_dataset(folder, **given),
         lambda: fastshard.convert(folder, tmp_path / "out", to="mds", **given),
     ]
     for call in calls:
@@ -59,6 +60,15 @@ def test_formats_refuse_an_option_for_urls(streaming_data, tmp_path, name):
             fastshard.open(root, **{name: FOR_URLS[name]})
 
 
+def test_calls_without_a_cache_refuse_it_for_local_files(folder, tmp_path):
+    calls = fastshard.build_index, fastshard.merge_indexes, fastshard.discover_dataset
+    for call in calls:
+        with pytest.raises(ValueError, match=r"cache_dir= .* nothing for local files"):
+            call(folder, cache_dir=tmp_path / "cache")
+        with pytest.raises(TypeError, match=r"no argument quux\b"):
+            call(folder, quux=1)
+
+
 def test_columnar_datasets_have_no_cache(tmp_path):
     with ShardedDatasetWriter(tmp_path / "columns"):
         pass
@@ -70,6 +80,7 @@ def test_defaults_are_silent(folder, monkeypatch, recwarn):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("FASTSHARD_CACHE", os.devnull)
     given = dict.fromkeys(FOR_URLS) | {"offline": False, "private_hosts": True}
+    given |= {"headers": {}, "store": {}}
     del given["connections"], given["timeout"]
     assert len(fastshard.open(folder, cache_dir=None, **given)) == 20
     assert not recwarn

@@ -12,6 +12,7 @@ import pytest
 import fastshard
 from fastshard._util.hints import CALLS, METHODS
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from support.servers.http import Server
 from support.tars import write_tar
 
 
@@ -47,9 +48,11 @@ def test_each_argument_is_listed_once(tmp_path):
 
 
 def test_remote_options_are_accepted(tar):
-    with fastshard.open(tar, timeout=3, connections=2) as ds:
-        assert len(ds) == 2
-    fastshard.open_shard(tar, timeout=3).close()
+    with Server({"/t.tar": tar.read_bytes()}) as server:
+        url = server.at("/t.tar")
+        with fastshard.open(url, timeout=3, connections=2) as ds:
+            assert len(ds) == 2
+        fastshard.open_shard(url, timeout=3).close()
 
 
 @pytest.mark.parametrize("call", [fastshard.open, fastshard.open_shard])

@@ -23,7 +23,12 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.options import (
+    RemoteOptions,
+    Settings,
+    check_local,
+    make_settings,
+)
 from fastshard.remote.urls import normalize_url, origin_of, redact
 
 __all__ = [
@@ -85,6 +90,8 @@ def discover_dataset(
         The source cannot be listed.
     TypeError
         Both `hf_token` and ``token`` are given, or an option is misspelt.
+    ValueError
+        An option for URLs does nothing, for all is local.
 
     Examples
     --------
@@ -110,6 +117,7 @@ def discover_dataset(
             path, subfolder, indexes, strict_index, settings
         )
     else:
+        check_local(remote, caches=False)
         found = find_local(path, subfolder, metadata_path, strict_index)
     if not found.shards:
         reason = f"No shards found in dataset {path}"
