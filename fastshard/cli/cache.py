@@ -107,12 +107,10 @@ def cmd_warm(args: argparse.Namespace) -> int:
     has_urls = any(source.urls for source in sources)
     remote = get_settings(sources, args) if has_urls else None
     for shard in find_shards(sources, remote):
-        settings = remote
-        if not is_remote(shard):
-            settings = get_copy_settings(sources, args)
-            shard = os.path.abspath(shard)
-        assert settings is not None
-        done.append(warm(shard, settings, args.json, download_shard))
+        used = remote if is_remote(shard) else get_copy_settings(sources, args)
+        assert used is not None
+        name = shard if is_remote(shard) else os.path.abspath(shard)
+        done.append(warm(name, used, args.json, download_shard))
     return 0 if all(done) else 1
 
 

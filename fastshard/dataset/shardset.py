@@ -427,7 +427,9 @@ class ShardSet(LockOwner, ABC):
         if self.remote is None or self.remote.cache_dir is None:
             return
         for k, samples in enumerate(self.open_samples):
-            if samples is not None and is_complete(samples.shard.parts()[0]):
+            if samples is None or samples.shard.closed:
+                continue
+            if is_complete(samples.shard.parts()[0]):
                 self.drop(k)
 
     def sizes(self) -> list[int | None]:

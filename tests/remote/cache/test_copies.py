@@ -19,6 +19,7 @@ from fastshard.remote.cache import copies
 from fastshard.remote.cache.directory import list_objects
 from fastshard.remote.cache.entry_files import EntryFiles
 from support.builders import BUILDERS
+from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
 
@@ -352,3 +353,23 @@ def test_paths_may_be_relative(nas, cache, monkeypatch):
     assert len(ds) == 30
     monkeypatch.chdir("/")
     assert len(read_all(ds)) == 30
+
+
+def test_complete_shards_of_urls_are_mapped_by_the_next_iteration(tmp_path, cache):
+    members = {f"{i}.bin": os.urandom(100_000) for i in range(5)}
+    path = write_tar(tmp_path / "n.tar", members)
+    with Server({"/n.tar": path.read_bytes()}) as server:
+        ds = fastshard.open(server.at("/n.tar"), cache_dir=cache)
+        first = ds[0]
+        shard = ds._set.shard(0)
+        assert shard.mode == "remote"
+        entry = shard.parts()[0].file.entry
+        for offset, size in entry.missing(0, entry.nbytes):
+            entry.add(offset, path.read_bytes()[offset : offset + size])
+
+        assert read_all(ds) == read_all(fastshard.open(path))
+
+        assert ds._set.shard(0).mode == "mmap"
+        assert bytes(first["bin"]) == members["0.bin"]
+        ds._set.shard(0).close()
+        ds._set.drop_complete()
