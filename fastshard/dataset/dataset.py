@@ -204,6 +204,7 @@ class Dataset(BaseDataset[T_co]):
     def _prepare(self) -> SampleLocator:
         """Count the samples on first use and return their locator."""
         if self._locator is None or self._set.closed:
+            self._set.drop_complete()
             locator = self._set.locator()
             self._own_order = order = self._plan.order(locator.total)
             self._locator = locator if order is None else locator.ordered(order)
@@ -593,6 +594,7 @@ class Dataset(BaseDataset[T_co]):
     ) -> PrefetchIterator | RemotePrefetchIterator:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
+        self._set.drop_complete()
         narrowing = (self._fields, self._required, self._decoders)
         stream: ItemStream
         failed: set[int] = set()

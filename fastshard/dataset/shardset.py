@@ -561,7 +561,6 @@ class ShardSet(LockOwner, ABC):
             "on_error": on_error,
             "skipped": skipped,
         }
-        self.drop_complete()
         ahead = window if self.reading.prefetch else 0
         most = self.reading.window_bytes
         if self.is_local:

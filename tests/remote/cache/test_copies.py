@@ -101,6 +101,14 @@ def test_each_byte_is_read_once_and_complete_shards_are_mapped(nas, cache, reads
     assert reads.nbytes() == 0
 
 
+def test_epochs_of_a_loader_are_mapped_when_the_copies_are_complete(nas, cache):
+    ds = fastshard.open(nas, cache_dir=cache).select_fields("cls")
+    loader = ds.shuffle(seed=1).decode().loader(5, threads=2)
+    for _ in range(3):
+        assert sorted(int(x) for batch in loader for x in batch["cls"]) == [*range(30)]
+    assert [ds._set.shard(k).mode for k in range(3)] == ["mmap"] * 3
+
+
 def test_counting_and_single_samples_copy_little(tmp_path, cache, reads):
     members = {f"{i:03d}.bin": os.urandom(300_000) for i in range(40)}
     tar = write_tar(tmp_path / "a.tar", members)
