@@ -67,6 +67,7 @@ from fastshard.errors import StaleIndexWarning as StaleIndexWarning
 from fastshard.errors import StaleShardError as StaleShardError
 from fastshard.errors import StateError as StateError
 from fastshard.errors import UnclosedWriterWarning as UnclosedWriterWarning
+from fastshard.errors import UnreadEntryWarning as UnreadEntryWarning
 from fastshard.errors import WriterLockedError as WriterLockedError
 from fastshard.errors import XrpcError as XrpcError
 from fastshard.formats.field_info import FieldInfo as FieldInfo
@@ -137,6 +138,7 @@ __all__ = [
     "StateError",
     "TarShard",
     "UnclosedWriterWarning",
+    "UnreadEntryWarning",
     "WriterLockedError",
     "XrpcError",
     "Zip",

@@ -66,6 +66,7 @@ __all__ = [
     "StaleShardError",
     "StateError",
     "UnclosedWriterWarning",
+    "UnreadEntryWarning",
     "WriterLockedError",
     "XrpcError",
 ]
@@ -861,6 +862,13 @@ class WriterLockedError(FastshardError, BlockingIOError):
 
 class StaleIndexWarning(UserWarning):
     """An index is stale, broken or outdated; if necessary the shard is scanned."""
+
+
+class UnreadEntryWarning(UserWarning):
+    """A tar has links that lead to no member, or a lone block of zeros in the middle.
+
+    Given once a dataset. ``fastshard verify`` lists each such entry.
+    """
 
 
 class UnclosedWriterWarning(UserWarning):

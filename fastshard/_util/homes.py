@@ -26,7 +26,7 @@ HOMES = {
         "RemoteError RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
         "SampleNotFoundError SchemaError SessionError ShardNotFoundError "
         "StaleIndexError StaleIndexWarning StaleShardError StateError "
-        "UnclosedWriterWarning WriterLockedError XrpcError"
+        "UnclosedWriterWarning UnreadEntryWarning WriterLockedError XrpcError"
     ),
     "formats.field_info": "FieldInfo",
     "formats.sample": "Sample Samples",

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from fastshard._util.arguments import FLAGS, Parser, get_reading
@@ -26,7 +27,13 @@ from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
 from fastshard.formats.registry import Format, find_format, formats, tar_format
-from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
+from fastshard.formats.tar import (
+    Progress,
+    TarOptions,
+    TarShard,
+    open_tar,
+    warn_unread,
+)
 from fastshard.index.contents import IndexWarnings
 from fastshard.index.sidecar import count_json
 from fastshard.remote.cache.copies import copy_settings
@@ -413,6 +420,7 @@ def open_each(
     """Open shards one by one; print an error and yield None for one that fails."""
     local = [path for path in paths if not is_remote(path)]
     warn = IndexWarnings(len(paths), lambda: count_json(local))
+    warned = count()  # of entries that are not read
     with ShardProgress(paths) as bar:
         for path in paths:
             try:
@@ -429,6 +437,7 @@ def open_each(
                 yield path, None
             else:
                 bar.clear()
+                warn_unread(shard, 1, warned)
                 with shard:
                     yield path, shard
             bar.end(path)

@@ -22,6 +22,7 @@ from fastshard.cli.common import (
 )
 from fastshard.formats.registry import Format
 from fastshard.formats.tar import TarShard
+from fastshard.index.contents import LINKS
 
 __all__ = ["add_stat"]
 
@@ -50,8 +51,14 @@ def compute_figures(shard: TarShard) -> dict[str, Any]:
         "samples": len(shard.samples),
         "fields": shard.samples.grouping.field_counts(),
         "skipped": None if shard.skipped is None else dict(shard.skipped),
+        "unread_links": count_unread(shard),
         "after_end": None if after is None else {"offset": after[0], "what": after[2]},
     }
+
+
+def count_unread(shard: TarShard) -> int:
+    """Return the number of links that lead to no member."""
+    return sum((shard.skipped or {}).get(kind, 0) for kind in LINKS)
 
 
 def format_counts(counts: dict[str, int]) -> str:
@@ -77,6 +84,8 @@ def print_figures(figures: dict[str, Any]) -> None:
     write_line(f"  fields   {format_counts(figures['fields'])}")
     if figures["skipped"] is not None:
         write_line(f"  skipped  {format_counts(figures['skipped'])}")
+    if figures["unread_links"]:
+        write_line(f"  links    {figures['unread_links']:,} lead to no member")
     if figures["index"] is not None:
         write_line(f"  index    {figures['index']}")
     if figures["after_end"] is not None:
@@ -102,6 +111,7 @@ class Totals:
         self.sums["members"] += len(shard)
         self.sums["member_bytes"] += shard.parts()[1].data_bytes
         self.sums["samples"] += len(shard.samples)
+        self.sums["unread_links"] += count_unread(shard)
         self.fields.update(shard.samples.grouping.field_counts())
         bits = np.frexp(shard.sizes.astype(np.float64))[1]
         for size, count in zip(*np.unique(bits, return_counts=True), strict=True):
@@ -124,6 +134,8 @@ class Totals:
         write_line(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
         write_line(f"  samples  {sums['samples']:,}")
         write_line(f"  fields   {format_counts(dict(self.fields))}")
+        if sums["unread_links"]:
+            write_line(f"  links    {sums['unread_links']:,} lead to no member")
         most = max(self.histogram.values(), default=1)
         for least, count in self.figures()["sizes"]:
             bar = "#" * max(1, count * BAR // most)

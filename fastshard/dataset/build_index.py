@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
@@ -24,7 +25,14 @@ from fastshard.errors import (
     RemoteNotFoundError,
     StaleIndexWarning,
 )
-from fastshard.formats.tar import IndexFormat, KeyRule, Progress, TarOptions, open_tar
+from fastshard.formats.tar import (
+    IndexFormat,
+    KeyRule,
+    Progress,
+    TarOptions,
+    open_tar,
+    warn_unread,
+)
 from fastshard.index.binary import read_header
 from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
@@ -160,7 +168,7 @@ def build_index(
     Raises
     ------
     FormatError
-        A shard is damaged.
+        A shard is damaged, or has nothing but links that lead to no member.
     FastshardError
         The format cannot represent something that a shard has.
     OSError
@@ -242,7 +250,7 @@ class _StoppedError(Exception):
 
 
 class _ScanProgress:
-    """Bytes done of each shard, and the signal that stops all scans.
+    """Bytes done of each shard, warnings, and the signal that stops all scans.
 
     Each thread writes to one item of `done`, so that no lock is needed.
     """
@@ -251,6 +259,7 @@ class _ScanProgress:
         self.sizes = sizes
         self.done = [0] * len(sizes)
         self.is_stopped = False
+        self.warned = count()  # of entries that are not read
 
     def callback(self, k: int, *, counts: bool) -> Progress:
         """Return the progress callback for a pass over shard `k`.
@@ -311,6 +320,10 @@ def _build_one(job: Job, shard: str, progress: _ScanProgress, k: int) -> str:
         TarOptions("none", key=job.key, remote=job.remote),
         progress=progress.callback(k, counts=not job.hashes),
     ) as opened:
+        if opened.unread_links and not len(opened):
+            reason = "has links alone, which lead to no member: make it with tar -h"
+            raise FormatError(reason, shard, 0)
+        warn_unread(opened, 2, progress.warned)
         try:
             opened.save_index(
                 path,

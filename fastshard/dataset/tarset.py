@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from fastshard.formats.tar import (
     TarShard,
     open_local_tar,
     open_remote_tar,
+    warn_unread,
 )
 from fastshard.index.contents import IndexWarnings
 from fastshard.index.dataset_lookup import DatasetIndexView
@@ -108,6 +110,7 @@ class TarSet(ShardSet):
         self.options |= {"remote": remote}
         self.index_view = index_view
         self.index_warnings = IndexWarnings(len(self), self._json_counter())
+        self._warned = count()  # of entries that are not read
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]
@@ -144,6 +147,7 @@ class TarSet(ShardSet):
             opening=opening,
             warn=self.index_warnings,
         )
+        warn_unread(shard, 4, self._warned)
         samples = shard.samples
         if self.index_view is not None:
             with shard.file() as file:
@@ -207,6 +211,7 @@ class TarSet(ShardSet):
             shards._counts = [self._counts[k] for k in kept]
         shards.ring = self.ring
         shards.index_warnings = self.index_warnings
+        shards._warned = self._warned
         return shards
 
     def is_counted(self) -> bool:

@@ -21,7 +21,7 @@ from fastshard.formats.tar import (
     TarShard,
     open_tar,
 )
-from fastshard.index.contents import Contents
+from fastshard.index.contents import LINKS, Contents
 from fastshard.index.dataset_file import DatasetIndex
 from fastshard.index.dataset_lookup import (
     DatasetIndexView,
@@ -98,8 +98,9 @@ def verify_shard(
         The open shard, its headers scanned, or None if it cannot be opened.
     faults : list of Fault
         Empty for a sound shard. Includes faults that do not prevent reading: names
-        that occur twice, fields that a sample has twice, data after the archive's
-        end, which tar readers ignore, and differences between indexes and headers.
+        that occur twice, fields that a sample has twice, links that lead to no
+        member, data after the archive's end, which tar readers ignore, and differences
+        between indexes and headers.
 
     Raises
     ------
@@ -122,6 +123,7 @@ def verify_shard(
             _member_fault(shard, i, "its sample has this field twice")
             for i in shard.samples.grouping.repeats()
         ),
+        *_find_unread(shard),
     ]
     trailing = find_trailing_data(shard)
     if trailing is not None:
@@ -132,6 +134,21 @@ def verify_shard(
     for found in _find_indexes(os.fspath(path), index, settings):
         faults.extend(verify_index(found, shard, hashes, settings))
     return shard, faults
+
+
+def _find_unread(shard: TarShard) -> Iterator[Fault]:
+    """Yield the links that lead to no member, and a lone block of zeros."""
+    for link in shard.unread_links:
+        reason = f"a {link.kind} to {link.target!r}, which leads to no member"
+        yield Fault(shard.path, link.offset, link.name, reason)
+    more = sum((shard.skipped or {}).get(kind, 0) for kind in LINKS)
+    more -= len(shard.unread_links)
+    if more > 0:
+        reason = f"{more:,} more links lead to no member"
+        yield Fault(shard.path, shard.unread_links[-1].offset, None, reason)
+    if shard.lone_zeros is not None:
+        reason = "a lone block of zeros before further members; other readers end here"
+        yield Fault(shard.path, shard.lone_zeros, None, reason)
 
 
 def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:

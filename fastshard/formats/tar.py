@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 from fastshard._core.dataset.shard import Shard, register_functions
@@ -29,6 +29,7 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
     StaleIndexError,
+    UnreadEntryWarning,
 )
 from fastshard.formats.foreign import HEAD, describe_head, detect_compression
 from fastshard.formats.sample import Sample, Samples
@@ -58,6 +59,7 @@ from fastshard.remote.urls import (
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.parse.tar import UnreadLink
     from fastshard._core.table.extents import ExtentTable
     from fastshard.index.checksums import Hashes
     from fastshard.remote.file import RemoteFile
@@ -75,6 +77,7 @@ __all__ = [
     "open_remote_tar",
     "open_shard",
     "open_tar",
+    "warn_unread",
 ]
 
 Mode = Literal["mmap", "private", "pread"]
@@ -197,10 +200,26 @@ class TarShard(Shard):
     def skipped(self) -> Mapping[str, int] | None:
         """Number of archive entries that are not members, by kind.
 
-        ``directory``, ``symbolic link``, ``hard link``, ``metadata`` and so on; None if
-        the index does not record it.
+        ``directory``, ``metadata`` and so on; ``hard link`` and ``symbolic link`` for
+        links that lead to no member. None if the index does not record it.
         """
         return self._contents.skipped
+
+    @property
+    def unread_links(self) -> Sequence[UnreadLink]:
+        """Links that lead to no member, the first 100: offset, kind, name, target.
+
+        Empty if the headers were not scanned; `skipped` counts them in an index too.
+        """
+        return self._contents.unread
+
+    @property
+    def lone_zeros(self) -> int | None:
+        """Offset of the first lone block of zeros in the middle of the archive.
+
+        Other tar readers end there. None if there is none, or with an index.
+        """
+        return self._contents.lone_zeros
 
     @property
     def end(self) -> int | None:
@@ -440,7 +459,8 @@ def open_shard(
     Parameters
     ----------
     path : str or path-like
-        An uncompressed tar file (v7, ustar, GNU or pax), ``"train-0000.tar"``; or the
+        An uncompressed tar file (v7, ustar, GNU or pax), ``"train-0000.tar"``, whose
+        links read as the members that they lead to; or the
         URL of one, as for `fastshard.open`: ``"https://host/train-0000.tar"``.
     index : "auto", "none", "rebuild" or path-like, default "auto"
         Where to find the members.
@@ -532,12 +552,27 @@ def open_shard(
         where = "auto"
     options = TarOptions(where, mode, key, lower, prefetch, check_size, settings)
     try:
-        return open_tar(location, options)
+        shard = open_tar(location, options)
     except RemoteShardNotFoundError:
         raise
     except ShardNotFoundError as error:
         reason = error.reason + suggest_path(error.path or "")
         raise ShardNotFoundError(reason, error.path) from None
+    warn_unread(shard, 2)
+    return shard
+
+
+def warn_unread(
+    shard: TarShard, stacklevel: int, warned: Iterator[int] | None = None
+) -> None:
+    """Warn of links that lead to no member, and of lone zeros.
+
+    `warned` counts the warnings of a dataset, which has one: an ``itertools.count``.
+    """
+    text = shard._contents.describe_unread()
+    if text and not (warned and next(warned)):
+        text = f"{shard.path}: {text}"
+        warnings.warn(text, UnreadEntryWarning, stacklevel=stacklevel + 1)
 
 
 def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
@@ -784,12 +819,11 @@ def _scan_contents(file: LocalFile, progress: Progress | None) -> Contents:
     if file.nbytes == 0:
         raise FormatError("an empty file is not a tar", file.path, 0)
     try:
-        table, skipped, end = scan_tar(file, progress)
+        return Contents.of_scan(scan_tar(file, progress))
     except FormatError as error:
         if error.offset == 0:
             _check_uncompressed(file)
         raise
-    return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
 def _index_for_reopening(index: str | Url) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile
@@ -252,9 +251,9 @@ class TarBuilder:
         if self.digest is not None:
             self.digest.finish(self.size + len(END))
         with LocalFile(self.new.temporary) as file:
-            table, skipped, end = scan_tar(file)
+            contents = Contents.of_scan(scan_tar(file))
             nbytes = file.nbytes
-        columns = copy_columns(table)
+        columns = copy_columns(contents.table)
         expected = {
             "offsets": self._offsets.tobytes(),
             "sizes": self._sizes.tobytes(),
@@ -267,7 +266,7 @@ class TarBuilder:
         if nbytes != self.size + len(END):
             reason = f"expected {self.size + len(END):,} bytes, got {nbytes:,}"
             raise FormatError(reason, self.path, nbytes)
-        return Contents(table, end=end, skipped=MappingProxyType(skipped))
+        return contents
 
     def discard(self) -> None:
         """Remove the file, unless it was committed."""

@@ -8,7 +8,8 @@ byte   type    content
 0      8 bytes magic, ``89 66 73 69 0D 0A 1A 0A`` ("\\x89fsi\\r\\n\\x1a\\n")
 8      u32     version of the format, 2
 12     u32     flags: 1, keys end at the last dot; 2, the file has infos; 4, a
-               sample has a field twice, ignoring case
+               sample has a field twice, ignoring case; 8, the links that are
+               counted at byte 104 lead to no member, and the others are members
 16     u64     size of this file in bytes
 24     u64     size of the shard in bytes
 32     i64     last write to the shard, ns since 1970
@@ -87,8 +88,8 @@ from fastshard._core.table.grouping import (
     copy_samples,
 )
 from fastshard._util.files import replace_file
-from fastshard.errors import FastshardError, FormatError
-from fastshard.index.contents import NO_IDENTITY, Contents, FileIdentity
+from fastshard.errors import FastshardError, FormatError, StaleIndexError
+from fastshard.index.contents import LINKS, NO_IDENTITY, Contents, FileIdentity
 
 __all__ = [
     "BinaryIndex",
@@ -102,12 +103,12 @@ __all__ = [
 
 MAGIC = b"\x89fsi\r\n\x1a\n"
 VERSION = 2
-LAST_DOT, HAS_INFO, REPEATS = 1, 2, 4  # flags
+LAST_DOT, HAS_INFO, REPEATS, UNREAD_LINKS = 1, 2, 4, 8  # flags
 HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8QQQqIQQ40xI")
 HEADER_1 = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")  # version 1
 CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 BOUND = 192  # bytes of the header that the checksum of ``sums`` covers
-MEMBERS_AT, END_AT = 56, 96  # bytes of the header: of these numbers
+MEMBERS_AT, END_AT, LINKS_AT = 56, 96, 104  # bytes of the header: of these numbers
 LENGTHS_AT = 196  # byte of the header with the place of the documents' lengths
 ALIGNMENT = 64  # bytes
 LENGTHS_ALIGNMENT = 8  # bytes
@@ -175,7 +176,8 @@ class Header(NamedTuple):
             VERSION,
             LAST_DOT * self.last_dot
             | HAS_INFO * self.has_info
-            | REPEATS * self.repeats,
+            | REPEATS * self.repeats
+            | UNREAD_LINKS * any(kind in counts for kind in LINKS),
             self.file_bytes,
             self.shard_bytes,
             mtime_ns,
@@ -415,7 +417,7 @@ def _parse_header(raw: bytes, path: str) -> Header:
         raise FormatError(reason, path, 8)
     if zlib.crc32(raw[:CHECKED]) != numbers[-1]:
         raise FormatError("the header's checksum is wrong", path, CHECKED)
-    if flags & ~(LAST_DOT | HAS_INFO | REPEATS):
+    if flags & ~(LAST_DOT | HAS_INFO | REPEATS | UNREAD_LINKS):
         reason = f"unknown flags {flags:#x}; a newer release may have written them"
         raise FormatError(reason, path, 12)
     file_bytes, shard_bytes, mtime_ns, fingerprint, *counts, end = numbers[:10]
@@ -427,6 +429,9 @@ def _parse_header(raw: bytes, path: str) -> Header:
         if any(stored.values()):
             skipped = MappingProxyType({kind: n for kind, n in stored.items() if n})
             entries += sum(stored.values())
+        if not flags & UNREAD_LINKS and any(stored[kind] for kind in LINKS):
+            reason = "made by a release that read no links; renew it: fastshard index"
+            raise StaleIndexError(reason, path, LINKS_AT)
         if end > shard_bytes:
             reason = f"the archive ends at byte {end:,} of a shard of {shard_bytes:,}"
             raise FormatError(reason, path, END_AT)

@@ -7,16 +7,20 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastshard._core.table.extents import order_extents
 from fastshard._core.table.grouping import IndexMemory, borrow_table
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 
 if TYPE_CHECKING:
+    from fastshard._core.parse.tar import Scan, UnreadLink
     from fastshard._core.table.extents import ExtentTable
     from fastshard._core.table.grouping import Grouping
 
 __all__ = [
+    "LINKS",
     "NO_IDENTITY",
     "Contents",
     "FileIdentity",
@@ -25,6 +29,7 @@ __all__ = [
     "NamedExtent",
     "Warn",
     "build_table",
+    "describe_link",
     "warn_ignored_index",
     "warn_old_version",
 ]
@@ -44,6 +49,12 @@ class FileIdentity(NamedTuple):
 
 
 NO_IDENTITY = FileIdentity(0, 0, 0, 0)
+LINKS = "hard link", "symbolic link"  # kinds of entries
+
+
+def describe_link(link: UnreadLink) -> str:
+    """Return the name, kind and target of a link."""
+    return f"{link.name!r}, a {link.kind} to {link.target!r}"
 
 
 def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
@@ -56,7 +67,7 @@ def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
     path : str
         Path of the index, for errors.
     """
-    ordered = sorted(extents, key=lambda extent: extent[0])
+    ordered = order_extents(list(extents))
     count = len(ordered)
     names = [name for _, _, name in ordered]
     columns = (
@@ -102,9 +113,22 @@ class Contents:
         Path of the index; None for a scan.
     fingerprint : bytes or None
         Fingerprint of the shard, from a fresh binary index.
+    unread : sequence of UnreadLink
+        Links that lead to no member, the first 100 of them; empty for an index.
+    lone_zeros : int or None
+        Offset of the first lone block of zeros before a header; None for an index.
     """
 
-    __slots__ = ("end", "fingerprint", "grouping", "index", "skipped", "table")
+    __slots__ = (
+        "end",
+        "fingerprint",
+        "grouping",
+        "index",
+        "lone_zeros",
+        "skipped",
+        "table",
+        "unread",
+    )
 
     def __init__(
         self,
@@ -120,6 +144,39 @@ class Contents:
         self.skipped: Mapping[str, int] | None = skipped
         self.index: str | None = index
         self.fingerprint: bytes | None = None
+        self.unread: Sequence[UnreadLink] = ()
+        self.lone_zeros: int | None = None
+
+    @classmethod
+    def of_scan(cls, scan: Scan) -> Contents:
+        """Return the contents that a scan found."""
+        contents = cls(scan.table, end=scan.end, skipped=MappingProxyType(scan.skipped))
+        contents.unread, contents.lone_zeros = scan.unread, scan.lone_zeros
+        return contents
+
+    @property
+    def unread_links(self) -> int:
+        """Number of links that lead to no member; 0 if the index does not tell."""
+        return sum((self.skipped or {}).get(kind, 0) for kind in LINKS)
+
+    def describe_unread(self) -> str:
+        """Return a sentence about links and zeros that are not read; empty: none."""
+        parts = []
+        if count := self.unread_links:
+            links = "1 link leads" if count == 1 else f"{count:,} links lead"
+            shown = "listed by fastshard verify"
+            if self.unread:
+                shown = f"such as {describe_link(self.unread[0])}"
+            parts.append(
+                f"{links} to no member of the archive and cannot be read, {shown}: "
+                "tar -h stores the files themselves"
+            )
+        if self.lone_zeros is not None:
+            parts.append(
+                f"a lone block of zeros at byte {self.lone_zeros:,} stands before "
+                "further members, where other readers end"
+            )
+        return "; ".join(parts)
 
 
 _has_warned = False  # whether this process warned of an old index

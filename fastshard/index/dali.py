@@ -11,20 +11,22 @@ not printable in the locale of the writer. Escapes are decoded here, and never w
 
 For a GNU tar with a name that does not fit a header, wds2idx lists the extent of the
 name instead of the member. Such an index is stale here; the index written here has the
-extent of the member.
+extent of the member. wds2idx omits links; here those that lead to a member are listed,
+with its extent, unless their name has no dot.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from itertools import groupby
 from typing import NamedTuple, NoReturn
 
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._core.parse.tar import scan_tar
-from fastshard._core.table.extents import ExtentTable
+from fastshard._core.parse.tar import scan_header_starts, scan_tar
+from fastshard._core.table.extents import ExtentTable, order_extents
 from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import Contents, build_table
@@ -171,16 +173,29 @@ def _find_names(
     listed: list[DaliMember], path: str, file: LocalFile
 ) -> list[DaliMember]:
     """Return the members with their names, from a scan of the shard."""
-    table, _, _ = scan_tar(file)
-    stored = {table.extent(i): i for i in range(len(table))}
+    stored = _names_by_extent(file)
     named = []
     for member in listed:
-        i = stored.get((member.offset, member.size))
-        name = None if i is None else os.fsencode(table.name_of(i))
-        if name is None or not _has_extension(name, member.extension):
+        names = stored[member.offset, member.size]
+        name = next((n for n in names if _has_extension(n, member.extension)), None)
+        if name is None:
             _raise_stale(member, path, file)
+        names.remove(name)
         named.append(member._replace(name=name))
     return named
+
+
+def _names_by_extent(file: LocalFile) -> dict[tuple[int, int], list[bytes]]:
+    """Return the names of each extent, from a scan: the member's own, then links'."""
+    regular = scan_header_starts(file)[0]
+    names = defaultdict(list)
+    for table in (regular, scan_tar(file).table):
+        for i in range(len(table)):
+            own = names[table.extent(i)]
+            name = os.fsencode(table.name_of(i))
+            if name not in own:
+                own.append(name)
+    return names
 
 
 def _check_suspects(
@@ -190,7 +205,7 @@ def _check_suspects(
 
     These have a long name, or one with escapes.
     """
-    ordered = sorted(listed, key=lambda member: member.offset)
+    ordered = order_extents(listed)
     suspects = [
         i
         for i, member in enumerate(ordered)
@@ -235,7 +250,8 @@ def write_dali(
     """
     if version not in ("1.1", "1.2"):
         raise ValueError(f'version must be "1.2" or "1.1", got {version!r}')
-    members = _visible_members(contents.table)
+    links = _find_links(contents.table, file)
+    members = _visible_members(contents.table, links)
     samples = []
     for _, run in groupby(members, key=lambda member: member[0]):
         words = []
@@ -268,10 +284,32 @@ def _split_name(name: str) -> tuple[str, str]:
     return name[:dot], name[dot + 1 :]
 
 
-def _visible_members(table: ExtentTable) -> Iterator[tuple[str, str, int]]:
-    """Yield key, extension and position of each member that is not a hidden file."""
+def _find_links(table: ExtentTable, file: LocalFile) -> set[int]:
+    """Return the positions of links; a scan tells them from their targets."""
+    extents = [table.extent(i) for i in range(len(table))]
+    if len(set(extents)) == len(extents):
+        return set()
+    regular = scan_header_starts(file)[0]
+    own = {regular.extent(i): regular.name_of(i) for i in range(len(regular))}
+    names = map(table.name_of, range(len(table)))
+    return {
+        i
+        for i, (extent, name) in enumerate(zip(extents, names, strict=True))
+        if own.get(extent) != name
+    }
+
+
+def _visible_members(
+    table: ExtentTable, links: Container[int]
+) -> Iterator[tuple[str, str, int]]:
+    """Yield key, extension and position of each member that is not a hidden file.
+
+    Links without a dot in their name are omitted: they would end a sample.
+    """
     for i in range(len(table)):
         name = table.name_of(i)
+        if i in links and "." not in name.rpartition("/")[2]:
+            continue
         if is_visible(name):
             yield *_split_name(name), i
 

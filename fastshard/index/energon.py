@@ -3,7 +3,8 @@
 An array of little-endian u64 without a header: the offset of each sample's first header
 (including extension headers), then the offset of the end-of-archive blocks. A sample is
 a run of consecutive members with the same key. The file has no names and no sizes, so
-reading it requires a scan of the shard.
+reading it requires a scan of the shard. Links have no data behind their headers and
+are not listed; the scan finds them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from types import MappingProxyType
 
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.tar import scan_header_starts, scan_tar
@@ -61,12 +61,13 @@ def read_energon(
     if not raw or len(raw) % WIDTH:
         reason = f"expected offsets of 8 bytes each, got {len(raw):,} bytes"
         raise FormatError(reason, path, len(raw))
-    table, skipped, end = scan_tar(file, progress)
-    expected = _pack(_sample_starts(table, file, path, progress))
+    contents = Contents.of_scan(scan_tar(file, progress))
+    expected = _pack(_sample_starts(contents.table, file, path, progress))
     if raw != expected:
         reason = f"samples of {file.path} begin at other offsets"
         raise StaleIndexError(reason, path, _first_difference(raw, expected))
-    return Contents(table, end=end, skipped=MappingProxyType(skipped), index=path)
+    contents.index = path
+    return contents
 
 
 def _first_difference(raw: bytes, expected: bytes) -> int:
@@ -80,29 +81,32 @@ def _sample_starts(
     table: ExtentTable, file: LocalFile, index: str, progress: Progress | None
 ) -> list[int]:
     """Return the offset of each sample's first header, and of the archive's end."""
-    raw, end = scan_header_starts(file, progress)
-    starts = array("Q", raw)
-    _check_starts(table, [*starts, end], file, index)
-    keyed = zip(_member_keys(table), starts, strict=True)
+    regular, raw, end = scan_header_starts(file, progress)
+    _check_regular(table, regular, file, index)
+    keyed = zip(_member_keys(regular), array("Q", raw), strict=True)
     members = [(key, start) for key, start in keyed if key is not None]
     runs = groupby(members, key=itemgetter(0))
     return [*(next(run)[1] for _, run in runs), end]
 
 
-def _check_starts(
-    table: ExtentTable, starts: list[int], file: LocalFile, index: str
+def _check_regular(
+    table: ExtentTable, regular: ExtentTable, file: LocalFile, index: str
 ) -> None:
-    """Raise StaleIndexError unless the headers at `starts` are those of the members."""
-    if len(starts) != len(table) + 1:
-        reason = (
-            f"lists {len(table):,} members, but {file.path} has {len(starts) - 1:,}"
-        )
-        raise StaleIndexError(reason, index, 0)
+    """Raise StaleIndexError unless a table lists a shard's regular members, and links.
+
+    A link has the extent of a regular member.
+    """
+    extents = {regular.extent(i) for i in range(len(regular))}
+    listed = set()
     for i in range(len(table)):
         offset, size = table.extent(i)
-        if not starts[i] + BLOCK <= offset <= starts[i + 1] - size:
+        if (offset, size) not in extents:
             reason = f"{file.path} has no member of {size:,} bytes at byte {offset:,}"
             raise StaleIndexError(reason, index, 0, table.name_of(i))
+        listed.add((offset, size))
+    if listed != extents:
+        reason = f"lists {len(listed):,} members, but {file.path} has {len(extents):,}"
+        raise StaleIndexError(reason, index, 0)
 
 
 def _member_keys(table: ExtentTable) -> Iterator[str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
 WINDOW = 4 << 10  # bytes of a read among headers
 MAX_FOLLOWING = 16  # headers behind the last listed member that are read
 MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
+LOOK_BACK = 64  # members before one, among which the nearest in front of it is
 
 
 def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
@@ -355,32 +357,63 @@ def is_present(
     header may give them: the member's own, behind the previous member, or a global one,
     usually at the start of the archive. A global header elsewhere is found by comparing
     all headers, once, but not in remote shards.
+
+    A link has the extent of its target, whose headers stand before the data. They
+    suffice at opening; at its first use, through a `Source`, all headers are compared.
     """
     offset, _ = table.extent(i)
-    start = 0
-    if i > 0:
-        before, size = table.extent(i - 1)
-        start = -(-(before + size) // BLOCK) * BLOCK
-    if start + BLOCK > offset or offset % BLOCK or offset > source.nbytes:
+    if offset % BLOCK or offset > source.nbytes:
         return False
     read = _get_reader(source)
+    twins = [] if isinstance(source, Source) else table.twins(i)
     try:
-        walk = HeaderWalk(source.nbytes, start, source.path)
-        _advance(walk, read, offset)
-        if _ends_with_member(walk, table, i):
+        if _has_headers_before(table, [i, *twins], source, read):
             return True
-        walk = HeaderWalk(source.nbytes, 0, source.path)
-        _advance(walk, read, min(table.extent(0)[0], MAX_GLOBAL))
-        if walk.has_global and walk.at <= start:
-            walk.jump_to(start)
-            _advance(walk, read, offset)
-            if _ends_with_member(walk, table, i):
-                return True
     except FormatError:
         return False
     if not isinstance(source, (LocalFile, Source)) or table.scanned:
         return table.is_verified(i)
     return i in _compare_all(table, read, source)
+
+
+def _has_headers_before(
+    table: ExtentTable,
+    names: Sequence[int],
+    source: LocalFile | RemoteFile | Source,
+    read: Callable[[int, int], bytes],
+) -> bool:
+    """Return whether the headers before a member's data have one of these names.
+
+    `names` are positions of members with this extent.
+    """
+    offset, _ = table.extent(names[0])
+    start = _end_before(table, names[0], offset)
+    if start + BLOCK > offset:
+        return False
+    walk = HeaderWalk(source.nbytes, start, source.path)
+    _advance(walk, read, offset)
+    if _ends_with_member(walk, table, names):
+        return True
+    walk = HeaderWalk(source.nbytes, 0, source.path)
+    _advance(walk, read, min(table.extent(0)[0], MAX_GLOBAL))
+    if not walk.has_global or walk.at > start:
+        return False
+    walk.jump_to(start)
+    _advance(walk, read, offset)
+    return _ends_with_member(walk, table, names)
+
+
+def _end_before(table: ExtentTable, i: int, offset: int) -> int:
+    """Return the nearest end of a member in front of a member's headers.
+
+    The member before it may be a link, whose data is anywhere.
+    """
+    nearest = 0
+    for k in range(max(i - LOOK_BACK, 0), i):
+        end = -(-sum(table.extent(k)) // BLOCK) * BLOCK
+        if end + BLOCK <= offset:
+            nearest = max(nearest, end)
+    return nearest
 
 
 def _get_reader(
@@ -401,14 +434,17 @@ def _advance(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> 
             raise FormatError("unexpected end of file", walk.path, start + len(window))
 
 
-def _ends_with_member(walk: HeaderWalk, table: ExtentTable, i: int) -> bool:
-    """Return whether the last member of a walk is member `i` of a table."""
+def _ends_with_member(
+    walk: HeaderWalk, table: ExtentTable, names: Sequence[int]
+) -> bool:
+    """Return whether the last member of a walk is one of some members of a table."""
     found = walk.table()
     if not len(found):
         return False
     last = len(found) - 1
-    return found.extent(last) == table.extent(i) and is_same_name(
-        table.name_of(i), found.name_of(last)
+    name = found.name_of(last)
+    return found.extent(last) == table.extent(names[0]) and any(
+        is_same_name(table.name_of(i), name) for i in names
     )
 
 
@@ -430,18 +466,20 @@ def _compare_all(
 ) -> set[int]:
     """Compare all headers with a table; mark the members found, and return them."""
     if isinstance(source, LocalFile):
-        found = scan_until_fault(source)[0]
+        found = scan_until_fault(source, links=True)[0]
     else:
         walk = HeaderWalk(source.nbytes, 0, source.path)
         with suppress(FormatError):  # keep the members before the fault
             _advance(walk, read, source.nbytes + 1)
-        found = walk.table()
+        found = walk.scan().table
     table.scanned = table.index is not None
-    names = {found.extent(k): found.name_of(k) for k in range(len(found))}
+    names = defaultdict(list)  # several where there are links
+    for k in range(len(found)):
+        names[found.extent(k)].append(found.name_of(k))
     present = set()
     for i in range(len(table)):
-        name = names.get(table.extent(i))
-        if name is not None and is_same_name(table.name_of(i), name):
+        found_names = names.get(table.extent(i), ())
+        if any(is_same_name(table.name_of(i), name) for name in found_names):
             table.mark_verified(i)
             present.add(i)
     return present

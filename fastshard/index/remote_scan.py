@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from threading import Event
-from types import MappingProxyType
 
 from fastshard._core.parse.tar import HeaderWalk, find_header
 from fastshard._core.table.grouping import Grouping
@@ -78,9 +77,7 @@ def scan_remote(
         finally:
             cancelled.set()
             pool.shutdown(cancel_futures=True)
-    end = walk.at
-    skipped = MappingProxyType(walk.skipped())
-    return Contents(walk.table(), end=end, skipped=skipped)
+    return Contents.of_scan(walk.scan())
 
 
 def _find_starts(file: RemoteFile, walk: HeaderWalk) -> list[int]:

@@ -3,7 +3,6 @@
 import os
 import random
 import shutil
-import tarfile
 import warnings
 
 import numpy as np
@@ -16,6 +15,7 @@ from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identify_file, spread_positions
 from fastshard.index.sidecar import FORMATS, peek_counts
+from support.links import read_links
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
 
@@ -73,9 +73,7 @@ def swap_names():
 
 def check_right(path, **options):
     """Check every member and sample, in every mode and without warnings."""
-    with tarfile.open(path) as tar:
-        members = [m for m in tar if m.isreg()]
-        expected = [(m.name, tar.extractfile(m).read()) for m in members]
+    expected, _ = read_links(path)
     for mode in MODES:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -358,7 +356,9 @@ ODD = {
     "a directory and links between": [
         *PLAIN[:4],
         header(b"dir/", b"5", b"%011o\0" % 0),
-        header(b"link", b"2", b"%011o\0" % 0),
+        header(b"link.bin", b"2", b"%011o\0" % 0, link=b"001.bin"),
+        header(b"hard.bin", b"1", b"%011o\0" % 0, link=b"002.bin"),
+        header(b"later.bin", b"2", b"%011o\0" % 0, link=b"020.bin"),
         *PLAIN[4:],
     ],
     "a long comment": [

@@ -10,6 +10,8 @@ def header(name=b"m.bin", kind=b"0", size=b"%011o\0" % 3, **fields):
     block[257:265] = fields.get("magic", b"ustar\x0000")
     prefix = fields.get("prefix", b"")
     block[345 : 345 + len(prefix)] = prefix
+    link = fields.get("link", b"")
+    block[157 : 157 + len(link)] = link
     block[508:512] = fields.get("tail", bytes(4))
     block[148:156] = b" " * 8
     block[148:156] = fields.get("checksum", b"%06o\0 " % sum(block))

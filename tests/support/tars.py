@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import fastshard
+from support.links import follow
 
 MakeTar = Callable[..., Path]
 
@@ -38,9 +39,10 @@ def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
 
 
 def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
-    """Return (name, offset, size) of a shard's members, by `tarfile`."""
+    """Return (name, offset, size) of a shard's members and links, by `tarfile`."""
     with tarfile.open(path, "r:") as tar:
-        return [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
+        pairs = [(member.name, follow(tar, member)) for member in tar.getmembers()]
+    return [(name, m.offset_data, m.size) for name, m in pairs if m is not None]
 
 
 def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) -> Path:

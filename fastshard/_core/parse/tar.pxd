@@ -43,14 +43,18 @@ cdef struct need_t:
     uint64_t offset                # bytes from the start of the shard
     size_t size                    # bytes, at least
 
+cdef struct text_t:                # a name from an extension header
+    uint8_t *at                    # owned
+    size_t size
+    size_t capacity
+    int state                      # a pax_value_t
+
 cdef struct pax_t:                 # values of extension headers
-    uint8_t *path                  # owned
-    size_t path_size
-    size_t path_capacity
+    text_t path
+    text_t link                    # name of a link's target
     uint64_t size
     uint64_t real_size             # of a sparse file, as star writes it
-    int path_state                 # a pax_value_t, like the two below
-    int size_state
+    int size_state                 # a pax_value_t, like the one below
     int real_size_state
     int unsupported                # a pax_unsupported_t
 
@@ -61,11 +65,15 @@ cdef struct tar_t:                 # the state of a walk over the headers
     uint64_t offset                # of the member's first data byte
     uint64_t size                  # of the member, in bytes
     span_t name                    # of the member; valid until the next step
+    span_t target                  # name of a link's target; valid as `name`
     int skipped                    # a tar_skipped_t
+    bint has_lone_zeros            # read on behind a lone block of zeros
+    uint64_t lone_zeros            # offset of the first one
     uint8_t[257] joined            # prefix "/" name
     pax_t local                    # of this member's last pax header (type x)
-    pax_t gnu                      # of its last GNU long name (type L)
+    pax_t gnu                      # of its last GNU long names (types L and K)
     bint gnu_first                 # L came before any x with a path
+    bint gnu_link_first            # K came before any x with a linkpath
     pax_t global_                  # of global pax headers (type g)
     pax_t parsed                   # of the header that is being parsed
     uint8_t extension              # type of the header whose payload comes next, or 0

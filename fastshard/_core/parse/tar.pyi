@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.extents import ExtentTable
@@ -8,14 +8,27 @@ from fastshard.errors import FormatError
 KINDS: dict[int, str]
 FAULTS: dict[int, str]
 
+class UnreadLink(NamedTuple):
+    offset: int
+    kind: str
+    name: str
+    target: str
+
+class Scan(NamedTuple):
+    table: ExtentTable
+    skipped: dict[str, int]
+    end: int
+    unread: list[UnreadLink]
+    lone_zeros: int | None
+
 def scan_tar(
     file: LocalFile, progress: Callable[[int], object] | None = None
-) -> tuple[ExtentTable, dict[str, int], int]: ...
+) -> Scan: ...
 def scan_header_starts(
     file: LocalFile, progress: Callable[[int], object] | None = None
-) -> tuple[bytes, int]: ...
+) -> tuple[ExtentTable, bytes, int]: ...
 def scan_until_fault(
-    file: LocalFile,
+    file: LocalFile, *, links: bool = False
 ) -> tuple[ExtentTable, int, FormatError | None]: ...
 
 @final
@@ -28,6 +41,8 @@ class HeaderWalk:
     def at(self) -> int: ...
     @property
     def count(self) -> int: ...
+    @property
+    def link_count(self) -> int: ...
     @property
     def stride(self) -> int: ...
     @property
@@ -43,7 +58,7 @@ class HeaderWalk:
     def append(self, other: HeaderWalk) -> None: ...
     def jump_to(self, start: int) -> None: ...
     def table(self) -> ExtentTable: ...
-    def skipped(self) -> dict[str, int]: ...
+    def scan(self) -> Scan: ...
 
 def find_header(window: bytes, offset: int, nbytes: int, stop: int) -> int | None: ...
 

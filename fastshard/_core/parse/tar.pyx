@@ -17,13 +17,16 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, errno
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_advise_file
 from fastshard._core.io.source cimport LocalFile
+from fastshard._core.parse.links cimport (
+    links_add, links_append, links_free, links_resolve, links_t,
+)
 from fastshard._core.span cimport (
     is_equal, span_of, span_t, take, take_until, text_of,
 )
@@ -33,6 +36,7 @@ from fastshard._core.table.extents cimport (
 )
 
 import os
+from collections import namedtuple
 
 from fastshard.errors import FormatError
 
@@ -50,6 +54,7 @@ cdef enum:
     CHECKSUM = 148
     CHECKSUM_WIDTH = 8
     TYPE = 156
+    LINK = 157                     # NAME_WIDTH bytes
     MAGIC = 257
     PREFIX = 345
     PREFIX_WIDTH = 155
@@ -74,6 +79,7 @@ cdef enum:                         # further statuses of a scan or walk
 
 cdef enum:
     COMPARED = 4 << 10             # bytes before a member's data that are compared
+    MAX_UNREAD = 100               # links that lead to no member, listed at most
 
 cdef enum pax_status_t:
     PAX_OK
@@ -108,6 +114,7 @@ cdef struct scan_t:
     window_t window
     columns_t columns
     columns_t *starts              # collects offsets of first headers; NULL: do not
+    links_t links                  # members only once they are resolved
     uint64_t start                 # offset of the next member's first header
     uint64_t stride                # running mean of bytes between headers
     size_t header_size             # bytes of the last member's headers
@@ -126,6 +133,14 @@ KINDS = {
     SKIPPED_METADATA: "metadata",
     SKIPPED_UNKNOWN: "unknown",
 }
+
+# A link that leads to no member; `offset` is that of its header.
+UnreadLink = namedtuple("UnreadLink", "offset kind name target")
+
+# All of an archive: members with the links that lead to them; other entries by kind;
+# the end of the archive; links that lead to no member, the first 100; offset of the
+# first lone block of zeros before a header, or None.
+Scan = namedtuple("Scan", "table skipped end unread lone_zeros")
 
 FAULTS = {
     TAR_BAD_CHECKSUM: "not a tar header: its checksum is wrong",
@@ -177,34 +192,45 @@ cdef bint read_decimal(span_t text, size_t max_digits, uint64_t *value) noexcept
     return total >> 63 == 0
 
 
-cdef int pax_set_path(pax_t *pax, span_t path) noexcept nogil:
-    """Copy a name; return PAX_BAD_NAME if it contains a NUL."""
+cdef int text_set(text_t *text, span_t name) noexcept nogil:
+    """Copy a name."""
     cdef uint8_t *moved
-    if path.left > 0 and memchr(path.at, 0, path.left) != NULL:
-        return PAX_BAD_NAME
-    if path.left >= pax.path_capacity:
-        moved = <uint8_t *> realloc(pax.path, path.left + 256)
+    if name.left >= text.capacity:
+        moved = <uint8_t *> realloc(text.at, name.left + 256)
         if moved == NULL:
             return PAX_NO_MEMORY
-        pax.path = moved
-        pax.path_capacity = path.left + 256
-    if path.left > 0:
-        memcpy(pax.path, path.at, path.left)
-    pax.path_size = path.left
-    pax.path_state = PAX_SET
+        text.at = moved
+        text.capacity = name.left + 256
+    if name.left > 0:
+        memcpy(text.at, name.at, name.left)
+    text.size = name.left
+    text.state = PAX_SET
     return PAX_OK
+
+
+cdef int pax_set_path(pax_t *pax, span_t path) noexcept nogil:
+    """Copy a member's name; return PAX_BAD_NAME if it contains a NUL."""
+    if path.left > 0 and memchr(path.at, 0, path.left) != NULL:
+        return PAX_BAD_NAME
+    return text_set(&pax.path, path)
 
 
 cdef void pax_clear(pax_t *pax) noexcept nogil:
     """Reset all values; keep the memory."""
-    pax.path_state = pax.size_state = pax.real_size_state = PAX_UNSET
+    pax.path.state = pax.link.state = PAX_UNSET
+    pax.size_state = pax.real_size_state = PAX_UNSET
     pax.unsupported = PAX_SUPPORTED
 
 
+cdef void text_free(text_t *text) noexcept nogil:
+    free(text.at)
+    text.at = NULL
+    text.capacity = 0
+
+
 cdef void pax_free(pax_t *pax) noexcept nogil:
-    free(pax.path)
-    pax.path = NULL
-    pax.path_capacity = 0
+    text_free(&pax.path)
+    text_free(&pax.link)
 
 
 cdef void pax_replace(pax_t *pax, pax_t *later) noexcept nogil:
@@ -251,11 +277,16 @@ cdef int set_value(pax_t *pax, span_t key, span_t value) noexcept nogil:
         return PAX_OK
     if equals(key, b"path"):
         if value.left == 0:
-            pax.path_state = PAX_DELETED
+            pax.path.state = PAX_DELETED
             return PAX_OK
-        if pax.unsupported == PAX_SPARSE and pax.path_state == PAX_SET:
+        if pax.unsupported == PAX_SPARSE and pax.path.state == PAX_SET:
             return PAX_OK          # GNU.sparse.name is the real name
         return pax_set_path(pax, value)
+    if equals(key, b"linkpath"):
+        if value.left == 0:
+            pax.link.state = PAX_DELETED
+            return PAX_OK
+        return text_set(&pax.link, value)
     if equals(key, b"size"):
         return set_number(value, &pax.size, &pax.size_state)
     if equals(key, b"SCHILY.realsize"):
@@ -328,20 +359,25 @@ cdef bint all_zero(const uint8_t *block) noexcept nogil:
     return bits == 0
 
 
+cdef inline bint is_blank(uint8_t byte) noexcept nogil:
+    """Return whether a byte is C's white space, which other readers strip."""
+    return byte == c' ' or c'\t' <= byte <= c'\r'
+
+
 cdef bint read_octal(
     const uint8_t *field, size_t width, uint64_t *value
 ) noexcept nogil:
-    """Read octal digits, padded with spaces or ended by a NUL; no digits: 0."""
+    """Read octal digits, padded with blanks or ended by a NUL; no digits: 0."""
     cdef span_t text = text_of(field, width)
     cdef uint64_t total = 0        # 12 digits at most: 36 bits
-    while text.left > 0 and text.at[0] == c' ':
+    while text.left > 0 and is_blank(text.at[0]):
         take(&text, 1)
-    while text.left > 0 and text.at[0] != c' ':
+    while text.left > 0 and not is_blank(text.at[0]):
         if not c'0' <= text.at[0] <= c'7':
             return False
         total = total * 8 + (take(&text, 1)[0] - c'0')
     while text.left > 0:
-        if take(&text, 1)[0] != c' ':
+        if not is_blank(take(&text, 1)[0]):
             return False
     value[0] = total
     return True
@@ -410,22 +446,26 @@ cdef int need_bytes(tar_t *tar, size_t size, need_t *need) noexcept nogil:
     return TAR_NEED
 
 
-cdef pax_t *effective_path(tar_t *tar) noexcept nogil:
-    """Return the extension that names the member; its path may be unset."""
-    cdef pax_t *first = &tar.gnu if tar.gnu_first else &tar.local
-    cdef pax_t *second = &tar.local if tar.gnu_first else &tar.gnu
-    if first.path_state != PAX_UNSET:
+cdef inline const text_t *effective(
+    const text_t *local, const text_t *gnu, bint gnu_first, const text_t *global_
+) noexcept nogil:
+    """Return the name that an extension gives; it may be unset."""
+    cdef const text_t *first = gnu if gnu_first else local
+    cdef const text_t *second = local if gnu_first else gnu
+    if first.state != PAX_UNSET:
         return first
-    return &tar.global_ if second.path_state == PAX_UNSET else second
+    return global_ if second.state == PAX_UNSET else second
 
 
 cdef void set_name(tar_t *tar, const uint8_t *block) noexcept nogil:
     """Set `name` from an extension, or from the header's prefix and name."""
     cdef span_t prefix, name
     cdef size_t width = PREFIX_WIDTH
-    cdef pax_t *pax = effective_path(tar)
-    if pax.path_state == PAX_SET:
-        tar.name = span_of(pax.path, pax.path_size)
+    cdef const text_t *path = effective(
+        &tar.local.path, &tar.gnu.path, tar.gnu_first, &tar.global_.path
+    )
+    if path.state == PAX_SET:
+        tar.name = span_of(path.at, path.size)
         return
     name = text_of(block + NAME, NAME_WIDTH)
     if memcmp(block + MAGIC, b"ustar\0", 6) != 0 or block[PREFIX] == 0:
@@ -438,6 +478,17 @@ cdef void set_name(tar_t *tar, const uint8_t *block) noexcept nogil:
     tar.joined[prefix.left] = c'/'
     memcpy(tar.joined + prefix.left + 1, name.at, name.left)
     tar.name = span_of(tar.joined, prefix.left + 1 + name.left)
+
+
+cdef void set_target(tar_t *tar, const uint8_t *block) noexcept nogil:
+    """Set `target` of a link from an extension, or from the header."""
+    cdef const text_t *link = effective(
+        &tar.local.link, &tar.gnu.link, tar.gnu_link_first, &tar.global_.link
+    )
+    if link.state == PAX_SET:
+        tar.target = span_of(link.at, link.size)
+    else:
+        tar.target = text_of(block + LINK, NAME_WIDTH)
 
 
 cdef bint set_size(tar_t *tar, const uint8_t *block) noexcept nogil:
@@ -476,6 +527,10 @@ cdef int skipped_kind(uint8_t kind) noexcept nogil:
     return SKIPPED_UNKNOWN
 
 
+cdef inline bint is_link(int skipped) noexcept nogil:
+    return skipped == SKIPPED_HARD_LINK or skipped == SKIPPED_SYMBOLIC_LINK
+
+
 cdef bint is_regular(tar_t *tar, uint8_t kind, const uint8_t *block) noexcept nogil:
     """Return whether a header is of a file; in v7 directories end in a slash."""
     cdef span_t name
@@ -502,6 +557,8 @@ cdef int finish_header(tar_t *tar, const uint8_t *block) noexcept nogil:
         tar.skipped = SKIPPED_DIRECTORY if kind == 0 else skipped_kind(kind)
         if kind == 0 or c'1' <= kind <= c'6':
             tar.size = 0           # no data, whatever the field says
+        if is_link(tar.skipped):
+            set_target(tar, block)
     if tar.size > left:
         return fault(tar, TAR_SIZE_BEYOND, tar.at)
     if padded(tar.size) > left:
@@ -541,10 +598,14 @@ cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
             &tar.global_, span_of(payload, tar.extension_size), &at
         )
     elif kind == c'L':
-        if tar.gnu.path_state == PAX_UNSET:
-            tar.gnu_first = tar.local.path_state == PAX_UNSET
+        if tar.gnu.path.state == PAX_UNSET:
+            tar.gnu_first = tar.local.path.state == PAX_UNSET
         status = pax_set_path(&tar.gnu, text_of(payload, tar.extension_size))
-    elif kind != c'K':             # K: long name of a link's target
+    elif kind == c'K':             # long name of a link's target
+        if tar.gnu.link.state == PAX_UNSET:
+            tar.gnu_link_first = tar.local.link.state == PAX_UNSET
+        status = text_set(&tar.gnu.link, text_of(payload, tar.extension_size))
+    else:
         status = pax_parse(
             &tar.parsed, span_of(payload, tar.extension_size), &at
         )
@@ -566,7 +627,10 @@ cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
 cdef int read_zeros(
     tar_t *tar, const uint8_t *window, size_t size, need_t *need
 ) noexcept nogil:
-    """Parse the end of an archive: two blocks of zeros, or one at the end of file."""
+    """Parse the end of an archive: two blocks of zeros, or one at the end of file.
+
+    Returns TAR_MORE behind a lone block that a header follows.
+    """
     if tar.pending:
         return fault(tar, TAR_EXTENSION_ALONE, tar.at)
     if tar.nbytes - tar.at < 2 * BLOCK:
@@ -574,10 +638,16 @@ cdef int read_zeros(
         return TAR_END
     if size < 2 * BLOCK:
         return need_bytes(tar, 2 * BLOCK, need)
-    if not all_zero(window + BLOCK):
+    if all_zero(window + BLOCK):
+        tar.at += 2 * BLOCK
+        return TAR_END
+    if not checksum_fits(window + BLOCK):
         return fault(tar, TAR_LONE_ZEROS, tar.at)
-    tar.at += 2 * BLOCK
-    return TAR_END
+    if not tar.has_lone_zeros:
+        tar.has_lone_zeros = True
+        tar.lone_zeros = tar.at
+    tar.at += BLOCK
+    return TAR_MORE
 
 
 cdef int read_header(
@@ -585,6 +655,7 @@ cdef int read_header(
 ) noexcept nogil:
     """Parse the header at `tar.at`."""
     cdef uint64_t left = tar.nbytes - tar.at
+    cdef int status
     if left == 0:
         if tar.pending:
             return fault(tar, TAR_EXTENSION_ALONE, tar.at)
@@ -594,7 +665,10 @@ cdef int read_header(
     if size < BLOCK:
         return need_bytes(tar, BLOCK, need)
     if window[0] == 0 and all_zero(window):
-        return read_zeros(tar, window, size, need)
+        status = read_zeros(tar, window, size, need)
+        if status != TAR_MORE:
+            return status
+        window += BLOCK
     if not checksum_fits(window):
         return fault(tar, TAR_BAD_CHECKSUM, tar.at)
     if window[TYPE] in (c'x', c'X', c'g', c'L', c'K'):
@@ -614,7 +688,7 @@ cdef int tar_step(
         if not tar.pending:
             pax_clear(&tar.local)
             pax_clear(&tar.gnu)
-            tar.gnu_first = False
+            tar.gnu_first = tar.gnu_link_first = False
             tar.extensions = 0
         return read_header(tar, window, size, need)
     if size < tar.extension_size:
@@ -715,7 +789,13 @@ cdef int scan_headers(scan_t *scan) noexcept nogil:
                 return TAR_NO_MEMORY
             scan.start = tar.at
         elif status == TAR_SKIPPED:
-            scan.skipped[tar.skipped] += 1
+            if not is_link(tar.skipped):
+                scan.skipped[tar.skipped] += 1
+            elif not links_add(
+                &scan.links, scan.columns.count, tar.offset - BLOCK, tar.skipped,
+                tar.name, tar.target,
+            ):
+                return TAR_NO_MEMORY
             scan.start = tar.at
         elif status != TAR_MORE:
             return status
@@ -757,12 +837,8 @@ def scan_tar(LocalFile file not None, progress=None):
 
     Returns
     -------
-    table : ExtentTable
-        The regular members, in the order of the file.
-    skipped : dict of str to int
-        Number of entries of each kind that are not members.
-    end : int
-        End of the archive, in bytes from the start of the file.
+    Scan
+        With the members in the order of the file.
 
     Raises
     ------
@@ -775,25 +851,70 @@ def scan_tar(LocalFile file not None, progress=None):
     memset(&scan, 0, sizeof(scan))
     try:
         scan_file(&scan, file, progress)
-        skipped = {
-            kind: scan.skipped[i] for i, kind in KINDS.items() if scan.skipped[i]
-        }
-        return make_table(&scan.columns), skipped, scan.tar.at
+        return make_scan(
+            &scan.columns, &scan.links, scan.skipped, &scan.tar, scan.tar.at
+        )
     finally:
         free_scan(&scan)
 
 
-def scan_until_fault(LocalFile file not None):
+cdef int resolve(columns_t *members, links_t *links) except -1:
+    """Make members of the links that lead to one, without the GIL."""
+    cdef bint done
+    if links.names.count == 0:
+        return 0
+    with nogil:
+        done = links_resolve(links, members)
+    if not done:
+        raise MemoryError
+    return 0
+
+
+cdef list list_unread(links_t *links):
+    """Return the first links that lead to no member."""
+    cdef size_t i
+    return [
+        UnreadLink(
+            links.names.offsets[i],
+            KINDS[<int> links.names.sizes[i]],
+            decode_text(name_at(&links.names, <uint32_t> i)),
+            decode_text(name_at(&links.targets, <uint32_t> i)),
+        )
+        for i in range(min(links.names.count, <size_t> MAX_UNREAD))
+    ]
+
+
+cdef object make_scan(
+    columns_t *members, links_t *links, uint64_t *skipped, const tar_t *tar,
+    uint64_t end,
+):
+    """Return the `Scan` of a whole archive; it takes over the members."""
+    cdef size_t i
+    resolve(members, links)
+    for i in range(links.names.count):
+        skipped[links.names.sizes[i]] += 1
+    return Scan(
+        make_table(members),
+        {kind: skipped[i] for i, kind in KINDS.items() if skipped[i]},
+        end,
+        list_unread(links),
+        tar.lone_zeros if tar.has_lone_zeros else None,
+    )
+
+
+def scan_until_fault(LocalFile file not None, *, bint links=False):
     """Scan a tar file up to its first fault, if any.
 
     Parameters
     ----------
     file : LocalFile
+    links : bool
+        Include the links that lead to a member.
 
     Returns
     -------
     table : ExtentTable
-        The complete regular members before the fault, in the order of the file.
+        The complete members before the fault, in the order of the file.
     end : int
         End of the last member with its padding, in bytes from the start of the file.
     fault : FormatError or None
@@ -818,13 +939,15 @@ def scan_until_fault(LocalFile file not None):
             last = scan.columns.count - 1
             end = scan.columns.offsets[last] + scan.columns.sizes[last]
             end = padded(end)
+        if links:
+            resolve(&scan.columns, &scan.links)
         return make_table(&scan.columns), end, fault
     finally:
         free_scan(&scan)
 
 
 def scan_header_starts(LocalFile file not None, progress=None):
-    """Return the offsets of the first headers of regular members.
+    """Return the regular members, and the offsets of their first headers.
 
     Parameters
     ----------
@@ -834,6 +957,8 @@ def scan_header_starts(LocalFile file not None, progress=None):
 
     Returns
     -------
+    table : ExtentTable
+        The regular members: links have no data behind their headers.
     starts : bytes
         A native uint64 for each member: offset of its first header in bytes. Its own
         extension headers are included, global ones are not.
@@ -852,10 +977,10 @@ def scan_header_starts(LocalFile file not None, progress=None):
     scan.starts = &starts
     try:
         scan_file(&scan, file, progress)
-        return (
-            PyBytes_FromStringAndSize(<const char *> starts.offsets, 8 * starts.count),
-            scan.start,
+        offsets = PyBytes_FromStringAndSize(
+            <const char *> starts.offsets, 8 * starts.count
         )
+        return make_table(&scan.columns), offsets, scan.start
     finally:
         columns_free(&starts)
         free_scan(&scan)
@@ -864,6 +989,7 @@ def scan_header_starts(LocalFile file not None, progress=None):
 cdef void free_scan(scan_t *scan) noexcept:
     tar_free(&scan.tar)
     columns_free(&scan.columns)
+    links_free(&scan.links)
     free(scan.window.bytes)
 
 
@@ -908,7 +1034,8 @@ cdef class HeaderWalk:
 
     cdef tar_t tar
     cdef columns_t columns
-    cdef uint64_t[<int> SKIPPED_KINDS] counts
+    cdef links_t links
+    cdef uint64_t[<int> SKIPPED_KINDS] counts  # links not included
     cdef readonly object path
     cdef uint64_t start            # offset of the next member's first header
     cdef readonly uint64_t stride  # running mean of bytes between headers
@@ -918,6 +1045,7 @@ cdef class HeaderWalk:
 
     def __cinit__(self, uint64_t nbytes, uint64_t start, path):
         memset(&self.columns, 0, sizeof(self.columns))
+        memset(&self.links, 0, sizeof(self.links))
         tar_init(&self.tar, nbytes)
         self.tar.at = self.start = start
         self.path = path
@@ -926,6 +1054,7 @@ cdef class HeaderWalk:
     def __dealloc__(self):
         tar_free(&self.tar)
         columns_free(&self.columns)
+        links_free(&self.links)
 
     def __reduce__(self):
         raise TypeError("a HeaderWalk does not pickle")
@@ -942,8 +1071,13 @@ cdef class HeaderWalk:
 
     @property
     def count(self):
-        """Number of members so far."""
+        """Number of regular members so far."""
         return self.columns.count
+
+    @property
+    def link_count(self):
+        """Number of links so far."""
+        return self.links.names.count
 
     def advance(self, bytes window not None, uint64_t offset, uint64_t stop):
         """Walk as far as the bytes reach.
@@ -1007,7 +1141,13 @@ cdef class HeaderWalk:
                     return TAR_NO_MEMORY
                 self.start = tar.at
             elif status == TAR_SKIPPED:
-                self.counts[tar.skipped] += 1
+                if not is_link(tar.skipped):
+                    self.counts[tar.skipped] += 1
+                elif not links_add(
+                    &self.links, self.columns.count, tar.offset - BLOCK, tar.skipped,
+                    tar.name, tar.target,
+                ):
+                    return TAR_NO_MEMORY
                 self.start = tar.at
             elif status != TAR_MORE:
                 return status
@@ -1029,6 +1169,8 @@ cdef class HeaderWalk:
         cdef columns_t *more = &other.columns
         if other is self:
             raise ValueError("cannot append a walk to itself")
+        if not links_append(&self.links, &other.links, self.columns.count):
+            raise MemoryError
         for i in range(more.count):
             if not columns_add(
                 &self.columns, more.offsets[i], more.sizes[i], name_at(more, i)
@@ -1037,11 +1179,20 @@ cdef class HeaderWalk:
         for i in range(<size_t> SKIPPED_KINDS):
             self.counts[i] += other.counts[i]
         tar_free(&self.tar)
-        tar_init(&self.tar, other.tar.nbytes)
-        self.tar.at = other.tar.at
+        if not self.tar.has_lone_zeros:
+            self.tar.lone_zeros = other.tar.lone_zeros
+        self.move_to(other.tar.at, self.tar.has_lone_zeros or other.tar.has_lone_zeros)
         self.start = other.start
         self.ended = other.ended
         self.has_global = self.has_global or other.has_global
+
+    cdef void move_to(self, uint64_t at, bint has_lone_zeros) noexcept:
+        """Begin again at a header, and keep what was said of lone zeros."""
+        cdef uint64_t lone_zeros = self.tar.lone_zeros
+        tar_init(&self.tar, self.tar.nbytes)
+        self.tar.at = at
+        self.tar.has_lone_zeros = has_lone_zeros
+        self.tar.lone_zeros = lone_zeros
 
     def jump_to(self, uint64_t start):
         """Continue at another header. Global headers met so far stay in effect."""
@@ -1050,12 +1201,14 @@ cdef class HeaderWalk:
         self.tar.at = self.start = start
 
     def table(self):
-        """Move the members to a table."""
+        """Move the regular members to a table."""
         return make_table(&self.columns)
 
-    def skipped(self):
-        """Return the number of entries of each kind that are not members."""
-        return {kind: self.counts[i] for i, kind in KINDS.items() if self.counts[i]}
+    def scan(self):
+        """Return the `Scan` of an archive that was walked over whole; end the walk."""
+        return make_scan(
+            &self.columns, &self.links, self.counts, &self.tar, self.start
+        )
 
 
 def find_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):

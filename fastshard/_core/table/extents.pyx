@@ -479,9 +479,37 @@ cdef bint reorder(columns_t *columns, const record_t *records) noexcept nogil:
     return True
 
 
+cdef bint is_archive_order(
+    const record_t *ordered, const uint64_t *sizes, size_t count
+) noexcept nogil:
+    """Return whether members, here sorted by offset, were in the order of an archive.
+
+    Links have the extent of their target and stand elsewhere: one member of each offset
+    must stand behind one of the offset before. Without links that is no other order.
+    """
+    cdef size_t i
+    cdef size_t next_at = 0        # the least position of the next target
+    cdef bint found = True
+    for i in range(count):
+        if i == 0 or ordered[i].offset != ordered[i - 1].offset:
+            if not found:
+                return False
+            found = False
+        elif sizes[ordered[i].position] != sizes[ordered[i - 1].position]:
+            return False
+        if not found and ordered[i].position >= next_at:
+            next_at = ordered[i].position + 1
+            found = True
+    return found
+
+
 cdef bint columns_sort(columns_t *columns) noexcept nogil:
-    """Sort members by offset, stably; False: out of memory."""
+    """Sort members by offset, stably, unless links alone are out of that order.
+
+    Returns False if out of memory.
+    """
     cdef size_t count = columns.count
+    cdef record_t *ordered
     cdef record_t *records = <record_t *> column_of(count, sizeof(record_t))
     cdef record_t *spare = <record_t *> column_of(count, sizeof(record_t))
     cdef size_t i
@@ -490,10 +518,41 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil:
         for i in range(count):
             records[i].offset = columns.offsets[i]
             records[i].position = i
-        moved = reorder(columns, sort_records(records, spare, count))
+        ordered = sort_records(records, spare, count)
+        moved = is_archive_order(ordered, columns.sizes, count) or reorder(columns, ordered)
     free(records)
     free(spare)
     return moved
+
+
+def order_extents(list extents not None):
+    """Return extents ``(offset, size, ...)`` in the order of `columns_sort`.
+
+    Parameters
+    ----------
+    extents : list of tuple
+    """
+    cdef Py_ssize_t i
+    cdef size_t count = len(extents)
+    cdef record_t *records = <record_t *> column_of(count, sizeof(record_t))
+    cdef record_t *spare = <record_t *> column_of(count, sizeof(record_t))
+    cdef uint64_t *sizes = <uint64_t *> column_of(count, sizeof(uint64_t))
+    cdef record_t *ordered
+    try:
+        if records == NULL or spare == NULL or sizes == NULL:
+            raise MemoryError
+        for i in range(<Py_ssize_t> count):
+            records[i].offset = extents[i][0]
+            records[i].position = i
+            sizes[i] = extents[i][1]
+        ordered = sort_records(records, spare, count)
+        if is_archive_order(ordered, sizes, count):
+            return extents
+        return [extents[ordered[i].position] for i in range(<Py_ssize_t> count)]
+    finally:
+        free(records)
+        free(spare)
+        free(sizes)
 
 
 # The table.
@@ -600,6 +659,20 @@ cdef class ExtentTable:
         if not fs_is_set(&self.hashed):
             self.build_hash()
         return self.repeats
+
+    def twins(self, i):
+        """Return the positions of other members with a member's extent: its links."""
+        cdef Py_ssize_t at = resolve_position(i, len(self))
+        cdef size_t k
+        cdef uint64_t offset, size
+        self.check_extents()
+        offset = fs_load(self.columns.offsets + at)
+        size = fs_load(self.columns.sizes + at)
+        return [
+            k for k in range(self.columns.count)
+            if fs_load(self.columns.offsets + k) == offset
+            and fs_load(self.columns.sizes + k) == size and k != <size_t> at
+        ]
 
     def duplicates(self):
         """Return the positions of members whose name a later member repeats."""

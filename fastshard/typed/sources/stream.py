@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,7 +11,12 @@ from typing import IO, Any, NamedTuple
 from fastshard._core.io.source import RemoteSource
 from fastshard._core.parse.tar import HeaderWalk
 from fastshard._core.table.grouping import Grouping
-from fastshard.errors import FastshardError, FormatError, RemoteError
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteError,
+    UnreadEntryWarning,
+)
 from fastshard.formats.foreign import describe_head, detect_compression
 from fastshard.formats.sample import Sample, Samples
 from fastshard.formats.tar import TarOptions, TarShard
@@ -169,9 +175,14 @@ def read_windows(file: IO[bytes], path: str, last_dot: bool) -> Iterator[Window]
     try:
         stream = StreamBytes(file, path)
         needed = 1
+        has_warned = False
         while True:
             stream.fill(needed)
             part = walk_window(stream, path, last_dot)
+            if part.links and not has_warned:
+                has_warned = True
+                text = f"{path}: links are not read from a stream; download the shard"
+                warnings.warn(text, UnreadEntryWarning, stacklevel=2)
             if part.members:
                 yield Window(stream.data, stream.start, part.walk)
             if part.fault is not None:
@@ -246,6 +257,8 @@ class WalkedPart(NamedTuple):
         Whether the archive ended.
     fault : FormatError or None
         The error behind the members.
+    links : int
+        Links among the entries, which a stream cannot follow.
     """
 
     members: int
@@ -254,6 +267,7 @@ class WalkedPart(NamedTuple):
     needed: int
     ended: bool
     fault: FormatError | None
+    links: int
 
 
 def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
@@ -278,6 +292,7 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
             needed = max(needed, sum(asked))
             break
     end, ended, has_global = walk.at, walk.ended, walk.has_global
+    links = walk.link_count
     table = walk.table()
     extents = [table.extent(i) for i in range(len(table))]
     whole = sum(offset + size <= stream.end for offset, size in extents)
@@ -293,7 +308,8 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
     walk = HeaderWalk(nbytes, base, path)
     if count:
         walk.advance(data, base, next_at)
-    return WalkedPart(count, walk, next_at, needed, ended or stream.at_end, fault)
+    at_end = ended or stream.at_end
+    return WalkedPart(count, walk, next_at, needed, at_end, fault, links)
 
 
 def last_group(names: list[str], last_dot: bool) -> int:

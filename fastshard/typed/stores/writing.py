@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import chain
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fastshard._core.io.source import LocalFile
@@ -441,7 +440,6 @@ def scan_file(path: str, name: str) -> Contents:
     """
     with LocalFile(path) as file:
         try:
-            table, skipped, end = scan_tar(file)
+            return Contents.of_scan(scan_tar(file))
         except FormatError as error:
             raise FormatError(error.reason, name, error.offset) from None
-    return Contents(table, end=end, skipped=MappingProxyType(skipped))

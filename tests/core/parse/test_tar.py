@@ -91,9 +91,8 @@ def tree(tmp_path_factory):
 
 
 def contents(root):
-    """Return the contents of the files of a tree, each once in spite of links."""
-    files = [path for path in root.rglob("*") if path.is_file()]
-    return sorted({path.stat().st_ino: path.read_bytes() for path in files}.values())
+    """Return the contents of the files of a tree, and of its links."""
+    return sorted(path.read_bytes() for path in root.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "posix"])
@@ -114,7 +113,7 @@ def test_same_members_as_tarfile_in_tars_of_gnu_tar(tree, tmp_path, form):
         assert done.returncode == 0
     assert listed(path) == listed_by_tarfile(path)
     with fastshard.open_shard(path) as shard:
-        assert shard.skipped["hard link"] == shard.skipped["symbolic link"] == 1
+        assert not shard.unread_links
         if form not in ("v7", "ustar"):
             folders = sum(path.is_dir() for path in tree.rglob("*")) + 1
             assert shard.skipped["directory"] == folders
@@ -145,7 +144,7 @@ def test_gnu_tar_lists_and_reads_the_same(tree, tmp_path, form):
     with fastshard.open_shard(path) as shard:
         for name in shard.names:
             out = subprocess.run([tar, "-xOf", path, name], capture_output=True)
-            if "hard" not in name and "a.bin" not in name:
+            if not any(part in name for part in ("hard", "link", "a.bin")):
                 assert shard[name] == out.stdout
         assert sum(shard.skipped.values()) + len(shard) == len(
             subprocess.run([tar, "-tf", path], capture_output=True).stdout.splitlines()

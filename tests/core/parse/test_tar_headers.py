@@ -69,8 +69,6 @@ def test_prefixes(opened, fields, name):
 @pytest.mark.parametrize(
     ("kind", "label", "stored"),
     [
-        (b"1", "hard link", 0),
-        (b"2", "symbolic link", 0),
         (b"3", "character device", 0),
         (b"4", "block device", 0),
         (b"5", "directory", 0),
@@ -256,11 +254,67 @@ def test_the_last_of_repeated_extension_headers_applies(opened, tmp_path, case):
         assert names_by("busybox", tmp_path / "hand.tar") == [name, "n"]
 
 
-@pytest.mark.parametrize("size", [b"00000000003\t", b"3\n", b"\t3", b"3 \r"])
-def test_a_size_field_with_other_white_space_is_refused(opened, size):
+BLANKS = [b"00000000003\t", b"3\n", b"\t3", b"3 \r", b" \v 3\f", b"3\n\0junk"]
+
+
+@pytest.mark.parametrize("size", BLANKS)
+@pytest.mark.parametrize("kind", [b"0", b"x"])
+def test_a_size_field_with_other_white_space_is_read(opened, tmp_path, size, kind):
+    """GNU tar and `tarfile` strip it; libarchive reads what ends in it."""
+    if kind == b"0":
+        blocks = [header(b"a"), padded(b"abc"), header(size=size), padded(b"abc"), END]
+    else:  # three bytes of an extension header: no record, but zeros
+        blocks = [header(b"e", b"x", size=size), bytes(512), header(), padded(b"abc")]
+    shard = opened(*blocks, END)
+    assert shard["m.bin"] == b"abc"
+    path = tmp_path / "hand.tar"
+    assert listed(path) == listed_by_tarfile(path)
+    names = subprocess.run([needs("tar"), "-tf", path], capture_output=True, text=True)
+    assert names.stdout.splitlines() == list(shard.names)
+
+
+@pytest.mark.parametrize("end", [b"\t", b"\n", b"\r", b" ", b"\0\n"])
+def test_a_checksum_with_other_white_space_is_read(opened, end):
+    digits = bytes(header())[148:154]
+    shard = opened(header(checksum=(digits + end).ljust(8, b"\0")), padded(b"abc"), END)
+    assert shard["m.bin"] == b"abc"
+
+
+@pytest.mark.parametrize("mtime", [b"3\t", b"x", b"3 4", b"\xff" * 12])
+def test_other_numbers_of_a_header_are_not_read(opened, mtime):
+    block = bytearray(header())
+    block[136 : 136 + len(mtime)] = mtime
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    assert opened(bytes(block), padded(b"abc"), END)["m.bin"] == b"abc"
+
+
+@pytest.mark.parametrize("size", [b"3x", b"3 4", b"3\x1b", b"8", b"3\n4"])
+def test_a_size_field_with_other_bytes_is_refused(opened, size):
     with pytest.raises(fastshard.FormatError, match="invalid size") as caught:
         opened(header(size=size), padded(b"abc"), END)
     assert caught.value.offset == 124
+
+
+def test_members_behind_a_lone_block_of_zeros_are_read_with_a_warning(tmp_path):
+    """Others end there: GNU tar with a warning, libarchive and `tarfile` without."""
+    path, zeros = tmp_path / "t.tar", bytes(512)
+    blocks = [header(b"%d" % i) + padded(b"abc") for i in range(3)]
+    for parts, at in [
+        ([blocks[0], zeros, blocks[1], zeros, blocks[2], END], 1024),
+        ([zeros, *blocks, END], 0),
+        ([*blocks[:2], zeros, blocks[2]], 2048),
+        ([*blocks[:2], zeros, blocks[2], zeros], 2048),
+    ]:
+        path.write_bytes(b"".join(parts))
+        with pytest.warns(fastshard.UnreadEntryWarning, match=f"at byte {at:,} "):
+            shard = fastshard.open_shard(path)
+        assert list(shard.names) == ["0", "1", "2"]
+        assert shard.lone_zeros == at
+        with pytest.warns(fastshard.UnreadEntryWarning), fastshard.open(path) as ds:
+            assert ds._set.member(2)[0].read(2) == b"abc"
+    path.write_bytes(b"".join([blocks[0], END, blocks[1], END]))
+    assert list(fastshard.open_shard(path).names) == ["0"]  # two blocks end it
 
 
 def test_leading_zeros_of_a_size_are_read_as_by_other_programs(opened, tmp_path):

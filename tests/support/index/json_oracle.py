@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import groupby
 from typing import Any, NamedTuple
 
 KINDS = {
@@ -116,7 +117,9 @@ def parse_by_oracle(text: bytes, nbytes: int | None = None) -> OracleIndex | Non
         need(isinstance(files, list))
         named = files if isinstance(files, Pairs) else [(None, e) for e in files]
         members = [parse_entry(entry, name, nbytes) for name, entry in named]
-        members.sort(key=lambda member: member[1])
+        by_offset = sorted(members, key=lambda member: member[1])
+        if not has_links_alone_behind(members, by_offset):
+            members = by_offset
         recorded = unsigned(known["filesize"]) if "filesize" in known else None
     except RefusedError:
         return None
@@ -265,3 +268,21 @@ class Maker:
             pieces += [bytes(changed[at : at + 20]), self.rng.randbytes(1)]
             changed[at:to] = self.rng.choice(pieces)
         return bytes(changed)
+
+
+def has_links_alone_behind(listed, by_offset):
+    """Return whether a listing is one of an archive: links have earlier extents.
+
+    Brute force over which member of each extent is the target.
+    """
+    groups = [list(one) for _, one in groupby(by_offset, key=lambda m: m[1])]
+    if any(len({member[2] for member in group}) > 1 for group in groups):
+        return False
+    at = -1
+    for group in groups:
+        own = {id(member) for member in group}
+        places = [i for i, m in enumerate(listed) if id(m) in own and i > at]
+        if not places:
+            return False
+        at = places[0]
+    return True
