@@ -202,10 +202,11 @@ def build_index(
         if folder is not None:
             os.makedirs(where or ".", exist_ok=True)
         sweep(where or ".")
-    made = _build_all(job, paths, threads)
+    warned = count()  # of entries that are not read
+    made = _build_all(job, paths, threads, warned)
     if format == "fsi" and is_whole:
-        path, reason = _write_dataset_index(job, paths)
-        above, others = _renew_above(job, paths)
+        path, reason = _write_dataset_index(job, paths, warned)
+        above, others = _renew_above(job, paths, warned)
         made += [path] * (reason is None) + above
         for text in filter(None, (reason, *others)):
             warnings.warn(text, StaleIndexWarning, stacklevel=2)
@@ -250,16 +251,17 @@ class _StoppedError(Exception):
 
 
 class _ScanProgress:
-    """Bytes done of each shard, warnings, and the signal that stops all scans.
+    """Bytes done of each shard, and the signal that stops all scans.
 
+    `warned` counts warnings of entries that are not read: there is one.
     Each thread writes to one item of `done`, so that no lock is needed.
     """
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, sizes: list[int], warned: Iterator[int]) -> None:
         self.sizes = sizes
         self.done = [0] * len(sizes)
         self.is_stopped = False
-        self.warned = count()  # of entries that are not read
+        self.warned = warned
 
     def callback(self, k: int, *, counts: bool) -> Progress:
         """Return the progress callback for a pass over shard `k`.
@@ -276,12 +278,15 @@ class _ScanProgress:
         return report
 
 
-def _build_all(job: Job, paths: Sequence[str], threads: int | None) -> list[str]:
+def _build_all(
+    job: Job, paths: Sequence[str], threads: int | None, warned: Iterator[int]
+) -> list[str]:
     """Make the indexes in threads; the first error stops all scans."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
     is_local = job.remote is None
-    progress = _ScanProgress([os.path.getsize(p) if is_local else 0 for p in paths])
+    sizes = [os.path.getsize(p) if is_local else 0 for p in paths]
+    progress = _ScanProgress(sizes, warned)
     total = sum(progress.sizes) if is_local else None
     with (
         byte_bar(total, "indexing") as bar,
@@ -476,13 +481,15 @@ def merge_indexes(
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)
     job = Job(common_root(paths), "fsi", folder, key, False, False, settings)
-    path, reason = _write_dataset_index(job, paths)
+    path, reason = _write_dataset_index(job, paths, count())
     if reason is not None:
         raise FastshardError(reason)
     return path
 
 
-def _write_dataset_index(job: Job, paths: Sequence[str]) -> tuple[str, str | None]:
+def _write_dataset_index(
+    job: Job, paths: Sequence[str], warned: Iterator[int]
+) -> tuple[str, str | None]:
     """Write ``dataset.fsi`` for shards, and for the others of their directory.
 
     Return its path, and a reason if it was not written: another shard has no fresh
@@ -506,12 +513,15 @@ def _write_dataset_index(job: Job, paths: Sequence[str]) -> tuple[str, str | Non
             )
         names = _join_names(known, list(records)) if others else list(records)
         paths = [shards.get(name) or job.path_of(name) for name in names]
-        _write_records(job, path, paths, [records[name] for name in names])
+        listed = [records[name] for name in names]
+        _write_records(job, path, paths, listed, warned)
     _warn_dropped(path, gone)
     return path, None
 
 
-def _renew_above(job: Job, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+def _renew_above(
+    job: Job, paths: Sequence[str], warned: Iterator[int]
+) -> tuple[list[str], list[str]]:
     """Renew the nearest ``dataset.fsi`` above that lists some of the shards too.
 
     Return its path, or the reason why it was not written.
@@ -524,7 +534,8 @@ def _renew_above(job: Job, paths: Sequence[str]) -> tuple[list[str], list[str]]:
         above = os.path.join(root, NAME)
         try:
             if not names.isdisjoint(_list_known(above)):
-                path, reason = _write_dataset_index(job._replace(root=root), paths)
+                whole = job._replace(root=root)
+                path, reason = _write_dataset_index(whole, paths, warned)
                 return ([path], []) if reason is None else ([], [reason])
         except PermissionError as error:
             return [], [f"{above} was left as it is: {error}"]
@@ -532,7 +543,11 @@ def _renew_above(job: Job, paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _write_records(
-    job: Job, path: str, paths: Sequence[str], records: Sequence[ShardRecord]
+    job: Job,
+    path: str,
+    paths: Sequence[str],
+    records: Sequence[ShardRecord],
+    warned: Iterator[int],
 ) -> None:
     """Write ``dataset.fsi`` with the keys of the shards, unless they are too many."""
     shards = TarSet(
@@ -544,6 +559,7 @@ def _write_records(
         lower=True,
         remote=job.remote,
     )
+    shards.warned = warned
     seed = derive_seed(b"".join(record.fingerprint for record in records))
     rows = None
     if sum(record.samples for record in records) <= MAX_SAMPLES:

@@ -110,7 +110,7 @@ class TarSet(ShardSet):
         self.options |= {"remote": remote}
         self.index_view = index_view
         self.index_warnings = IndexWarnings(len(self), self._json_counter())
-        self._warned = count()  # of entries that are not read
+        self.warned = count()  # of entries that are not read
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]
@@ -147,7 +147,7 @@ class TarSet(ShardSet):
             opening=opening,
             warn=self.index_warnings,
         )
-        warn_unread(shard, 4, self._warned)
+        warn_unread(shard, 4, self.warned)
         samples = shard.samples
         if self.index_view is not None:
             with shard.file() as file:
@@ -211,7 +211,7 @@ class TarSet(ShardSet):
             shards._counts = [self._counts[k] for k in kept]
         shards.ring = self.ring
         shards.index_warnings = self.index_warnings
-        shards._warned = self._warned
+        shards.warned = self.warned
         return shards
 
     def is_counted(self) -> bool:
