@@ -32,7 +32,7 @@ def scanned(tmp_path, members):
     """Return a shard, its scanned contents and its size in bytes."""
     path = write_tar(tmp_path / "s.tar", members | {"./é/猫.txt": b"n"})
     with LocalFile(path) as file:
-        table, skipped_kinds, end = scan_tar(file)
+        table, skipped_kinds, end = scan_tar(file)[:3]
         return path, Contents(table, end=end, skipped=skipped_kinds), file.nbytes
 
 
