@@ -29,7 +29,8 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 
 The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` and
 `shard`. Other packages: `fastshard.columnar` (arrays by field under one index),
-`fastshard.adapters` (torch, Ray), `fastshard.decoders`, `fastshard.errors`.
+`fastshard.streaming` (MDS), `fastshard.typed` (samples as objects), `fastshard.adapters`
+(torch, JAX, Ray), `fastshard.decoders`, `fastshard.errors`.
 """
 
 from importlib import import_module
@@ -43,7 +44,7 @@ __version__ = "0.1.0"
 
 _MODULES = {name: home for home, names in HOMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)
-_SHOWN = "adapters columnar errors formats"
+_SHOWN = "adapters columnar errors formats streaming typed"
 
 _moved.install()
 for _format in ("columnar", "streaming", "typed"):

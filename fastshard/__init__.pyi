@@ -2,6 +2,8 @@ from fastshard import adapters as adapters
 from fastshard import columnar as columnar
 from fastshard import errors as errors
 from fastshard import formats as formats
+from fastshard import streaming as streaming
+from fastshard import typed as typed
 from fastshard._core.dataset.shard import Shard as Shard
 from fastshard.adapters.webshart.batch import BatchProcessor as BatchProcessor
 from fastshard.adapters.webshart.batch import read_files_batch as read_files_batch

@@ -1,1 +1,17 @@
-"""Adapters to other libraries, each imported by its own name."""
+"""Adapters to other libraries, each imported when its name is first used."""
+
+from importlib import import_module
+from sys import modules
+
+_MODULES = ("jax", "ray", "torch", "webshart")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        hints = import_module("fastshard._util.hints")
+        raise hints.missing_name(name, modules[__name__])
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return list(_MODULES)

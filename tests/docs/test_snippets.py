@@ -189,8 +189,6 @@ def test_hosts_that_a_page_names_hold_the_files_that_it_made(tmp_path, source):
 PREPARE = """
 import glob
 import fastshard
-import fastshard.columnar
-import fastshard.streaming
 
 with fastshard.streaming.MDSWriter(columns={"x": "int"}, out="mds") as rows:
     for i in range(4):
@@ -227,3 +225,38 @@ def test_calls_in_the_readme_s_table_open_datasets(tmp_path):
         text += fenced("python", "assert size(found) == 4")
     done = run(page_of(tmp_path, text), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+RESOLVE = """
+import functools, os, sys, fastshard
+for line in sys.stdin:
+    if os.fork() == 0:  # without the modules that other names imported
+        for name in line.split():
+            functools.reduce(getattr, name.split(".")[1:], fastshard)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(line)
+"""
+NOT_PYTHON = ("github", "bash", "fish")  # a host, files
+ADAPTERS = {f"fastshard.adapters.{name}": name for name in ("jax", "ray", "torch")}
+
+
+def test_import_fastshard_alone_reaches_every_name_that_pages_print():
+    text = "".join(page.read_text() for page in (TREE / "docs").rglob("*.md"))
+    text += (TREE / "README.md").read_text()
+    imports = r"^::: .*|(from|import) fastshard[.\w]+|^fastshard[.\w]+Error:"
+    text = re.sub(imports, "", text, flags=re.MULTILINE)
+    groups = {}
+    for name in sorted(set(re.findall(r"\bfastshard(?:\.[A-Za-z_]\w*)+", text))):
+        library = ADAPTERS.get(".".join(name.split(".")[:3]))
+        is_missing = library and importlib.util.find_spec(library) is None
+        if not is_missing and name.split(".")[1] not in NOT_PYTHON:
+            groups.setdefault(name.rpartition(".")[0], []).append(name)
+    assert len(groups) >= 8
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RESOLVE],
+        input="".join(f"{' '.join(names)}\n" for names in groups.values()),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
