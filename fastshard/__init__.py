@@ -29,8 +29,8 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 
 The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` and
 `shard`. Other packages: `fastshard.columnar` (arrays by field under one index),
-`fastshard.streaming` (MDS), `fastshard.typed` (samples as objects), `fastshard.adapters`
-(torch, JAX, Ray), `fastshard.decoders`, `fastshard.errors`.
+`fastshard.streaming` (MDS), `fastshard.typed` (objects), `fastshard.adapters` (torch,
+JAX, Ray), `fastshard.decoders`, `fastshard.errors`.
 """
 
 from importlib import import_module

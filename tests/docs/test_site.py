@@ -1,7 +1,8 @@
-"""The site that ``mkdocs build --strict`` makes, and the links in it."""
+"""The site that the workflow ``docs`` builds, and the links in it."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,12 +16,12 @@ import fastshard
 from support.marks import not_sanitized
 from support.paths import TREE
 
-CONFIG = TREE / "mkdocs.yml"
+WORKFLOW = TREE / ".github" / "workflows" / "docs.yml"
 SITE = "https://fastshard.github.io/fastshard/"
 
 pytestmark = [
     not_sanitized,
-    pytest.mark.skipif(not CONFIG.exists(), reason="no source tree"),
+    pytest.mark.skipif(not WORKFLOW.exists(), reason="no source tree"),
 ]
 
 
@@ -51,13 +52,12 @@ def site(tmp_path_factory):
     """The folder of the built site, and its pages by their paths in it."""
     pytest.importorskip("mkdocs", reason="no mkdocs for this Python")
     folder = tmp_path_factory.mktemp("site")
+    (line,) = re.findall(r"- run: (mkdocs build .*)", WORKFLOW.read_text())
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mkdocs", "build", "--strict", "-q"),
-            *("-f", CONFIG, "-d", folder),
-        ],
+        [sys.executable, "-m", *shlex.split(line), "-d", folder],
         capture_output=True,
         text=True,
+        cwd=TREE,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
     assert done.returncode == 0, done.stderr
