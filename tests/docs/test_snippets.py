@@ -18,6 +18,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -26,11 +29,17 @@ from support.docs import run_page
 from support.docs.hosts import serve
 from support.docs.pages import Page, UnknownFenceError, find_pages, read_page
 from support.marks import needs, not_sanitized
-from support.paths import TREE
+from support.paths import README, TREE
 
 HAS_DOCS = (TREE / "docs").is_dir()
 PAGES = find_pages() if HAS_DOCS else []
 SECONDS = 300
+PROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+EXTRAS = {  # for users
+    name: requirements
+    for name, requirements in PROJECT["optional-dependencies"].items()
+    if name not in ("adapters", "bench", "dev", "docs", "rivals", "test")
+}
 
 pytestmark = [
     not_sanitized,
@@ -38,13 +47,16 @@ pytestmark = [
 ]
 
 
-def run(page: Page, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a page in a new directory below `folder`."""
+def run(
+    page: Page, folder: Path, hidden: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a page in a new directory below `folder`, without the modules `hidden`."""
     work, private = folder / "work", folder / "private"
     work.mkdir()
     private.mkdir()
     task = private / "page.json"
-    task.write_text(json.dumps({"path": str(page.path), "steps": page.steps}))
+    contents = {"path": str(page.path), "steps": page.steps, "hidden": hidden}
+    task.write_text(json.dumps(contents))
     text = "\n".join(str(step["code"]) for step in page.steps)
     if any(f"{scheme}://" in text for scheme in ("https", "gs", "az")):
         needs("openssl")
@@ -65,8 +77,33 @@ def test_a_page_runs_as_it_is_printed(page, tmp_path):
     for library in page.needs:
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"no {library} for this Python")
-    done = run(page, tmp_path)
+    hidden = modules_not_installed(page) if page.path == README else []
+    done = run(page, tmp_path, hidden)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def modules_not_installed(page: Page) -> list[str]:
+    """Return the optional modules that the install line above a block leaves out.
+
+    README.md has this line in the text between the block and the one before.
+    """
+    lines = page.path.read_text().splitlines()[: page.blocks[0].line - 2]
+    start = max((i for i, line in enumerate(lines) if line == "```"), default=0)
+    named = re.findall(r"pip install -e '\.\[([\w,]+)\]'", "\n".join(lines[start:]))
+    brought = packages_of(",".join(named).split(","))
+    optional = packages_of(EXTRAS) - brought
+    return [
+        module
+        for module, packages in packages_distributions().items()
+        if {each.lower() for each in packages} & optional
+    ]
+
+
+def packages_of(extras: Iterable[str]) -> set[str]:
+    """Return the names of the packages that extras of pyproject.toml bring."""
+    requirements = [each for extra in extras for each in EXTRAS.get(extra, ())]
+    names = [re.match(r"[\w.-]+", each)[0].lower() for each in requirements]
+    return set(names) - {"fastshard"}
 
 
 def page_of(folder, text):

@@ -76,6 +76,7 @@ def main(path: str) -> int:
     with open(path, encoding="utf-8") as file:
         page = json.load(file)
     sys.addaudithook(stay_on_this_machine)
+    sys.modules |= dict.fromkeys(page["hidden"])  # None: ModuleNotFoundError
     sys.path.insert(0, os.getcwd())
     module = sys.modules["__main__"] = ModuleType("__main__")
     for block in page["steps"]:
