@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from support.marks import LONG
+from support.skips import is_allowed
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed
@@ -22,60 +23,6 @@ hypothesis.settings.register_profile("untimed", deadline=None)  # machines are s
 hypothesis.settings.load_profile("untimed")
 
 pytest.register_assert_rewrite("support.columnar.checks")
-
-# A skip for any other reason fails a run under FASTSHARD_STRICT_SKIPS=1.
-ALLOWED_SKIPS = (
-    "torch has no wheel for this Python",
-    "no wids, or not the torch it needs",
-    "not under a sanitizer",
-    "mounting is not allowed here",
-    "this user reads every file",  # root
-    "this Python has a GIL",
-    "no CUDA on this machine",
-    "this machine has CUDA",
-    "no backports.zstd for this Python",
-    "no cramjam for this Python",
-    "no grain for this Python",
-    "no jax for this Python",
-    "no ray for this Python",
-    "no source tree",
-    "no trio for this Python",
-    "no mkdocs for this Python",
-    "no mosaicml-streaming",
-    "no personal data server: tests/pds/run",
-    "no msgspec for this Python",
-    "syntax of Python 3.12",
-    "no ml_dtypes for this Python",
-    "no scipy for this Python",
-    "no scipy.sparse for this Python",
-    "no safetensors for this Python",
-    "no pyarrow for this Python",
-    "no pandas for this Python",
-    "FASTSHARD_MOSAICML_TESTS is not set",  # to the tests of its source distribution
-    "no torch for this Python",
-    "no torchvision for this Python",
-    "no webdataset for this Python",
-    "no wids for this Python",
-    "no webshart for this Python",
-    "no xxhash for this Python",
-    "no datasets for this Python",
-    "no atdata for this Python",
-    "FASTSHARD_ATDATA_TESTS is not set",  # to the tests of its source distribution
-    "no PIL for this Python",
-    "no simplejpeg for this Python",
-    "FASTSHARD_PILLOW_IMAGES is not set",  # to the pictures of its source distribution
-    "no streaming for this Python",
-    "no brotli for this Python",
-    "no redis for this Python",
-    "no redis-server on this machine",
-    "no psycopg for this Python",
-    "no Postgres server on this machine",
-    "the right column was run alone",  # a migration page, without the library
-    "fish is not installed",
-    "zsh is not installed",
-    "needs openssl",
-    "pyright does not run",  # it could not be downloaded
-)
 
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
 
@@ -100,7 +47,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if os.environ.get("FASTSHARD_STRICT_SKIPS") != "1" or reporter is None:
         return
     for report in reporter.getreports("skipped"):
-        if not any(allowed in str(report.longrepr) for allowed in ALLOWED_SKIPS):
+        if not is_allowed(str(report.longrepr)):
             reporter.write_line(f"not on the list of skips: {report.longrepr}")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -80,15 +80,6 @@ FULL = """
 """
 FULL = {f"fastshard.{name}" for name in FULL.split()}
 
-# Why an example is skipped where its library is missing.
-SKIPS = {
-    "torch": "torch has no wheel for this Python",
-    "jax": "no jax for this Python",
-    "ray": "no ray for this Python",
-    "grain": "no grain for this Python",
-    "streaming": "no mosaicml-streaming",
-}
-
 # Examples that run in a process of their own, for Ray starts threads in it.
 ALONE = "fastshard.adapters.ray."
 RUN_ALONE = """
@@ -162,7 +153,7 @@ def test_an_example_gives_what_it_prints(name, tmp_path, monkeypatch):
             docstrings.run_example(thing.doc, name, names | objects)
     except ImportError as error:
         library = docstrings.missing_library(error)
-        pytest.skip(SKIPS.get(library, f"{library} is not installed"))
+        pytest.skip(f"{library} is not installed")
 
 
 class Counter:

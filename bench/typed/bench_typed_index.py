@@ -132,7 +132,7 @@ def bench_cid(
 ) -> None:
     expect(benchmark, "fastshard", "libipld", 1 / 10)
     if read is cid_libipld and libipld is None:
-        pytest.skip("no libipld for this Python")
+        pytest.skip("libipld is not installed")
     names = [f"/data/shards/train/data--00000000--{i:06d}.tar" for i in range(urls)]
     entry = {"schema_ref": "atdata://local/schema/Row@1.0.0", "data_urls": names}
     assert read(entry) == cid_fastshard(entry)

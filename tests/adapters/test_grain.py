@@ -6,7 +6,7 @@ from support.marks import not_sanitized
 from support.processes import run_script
 from support.tars import write_numbers
 
-pytest.importorskip("grain", reason="no grain for this Python")
+pytest.importorskip("grain")
 pytestmark = not_sanitized
 
 CODE = """

@@ -6,7 +6,7 @@ from support.marks import not_sanitized, slow
 from support.processes import run_script
 from support.tars import write_numbers
 
-pytest.importorskip("ray", reason="no ray for this Python")
+pytest.importorskip("ray")
 pytestmark = not_sanitized
 
 START = """

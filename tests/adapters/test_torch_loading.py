@@ -12,7 +12,7 @@ from support.tars import write_numbers
 try:
     import torch  # noqa: F401
 except ImportError:
-    pytestmark = pytest.mark.skip(reason="torch has no wheel for this Python")
+    pytestmark = pytest.mark.skip(reason="torch is not installed")
 else:
     pytestmark = not_sanitized
 
@@ -128,7 +128,7 @@ assert sorted(ranks) == list(range(103))
 
 @pytest.mark.parametrize("workers", [0, 2, pytest.param(8, marks=slow)])
 def test_a_stateful_loader_resumes_at_its_state(run, workers):
-    pytest.importorskip("torchdata", reason="torch has no wheel for this Python")
+    pytest.importorskip("torchdata")
     run(
         """
 from torchdata.stateful_dataloader import StatefulDataLoader

@@ -13,7 +13,7 @@ from support.tars import write_numbers
 try:
     import torch  # noqa: F401
 except ImportError:
-    pytestmark = pytest.mark.skip(reason="torch has no wheel for this Python")
+    pytestmark = pytest.mark.skip(reason="torch is not installed")
 else:
     pytestmark = not_sanitized
 

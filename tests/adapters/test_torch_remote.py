@@ -9,7 +9,7 @@ from support.marks import forks_beside_threads
 from support.processes import run_script
 from support.servers.http import Server
 
-pytest.importorskip("torch", reason="torch has no wheel for this Python")
+pytest.importorskip("torch")
 
 LOAD = """
 import multiprocessing, sys

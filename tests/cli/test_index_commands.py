@@ -272,7 +272,7 @@ def test_passwords_of_files(tmp_path, call):
 
 
 def test_no_server_is_an_error_of_one_line(tmp_path, call):
-    pytest.importorskip("redis", reason="no redis for this Python")
+    pytest.importorskip("redis")
     path = tmp_path / "password"
     path.write_text(f"{SECRET}\n")
     status, out, err = call(

@@ -11,7 +11,7 @@ from conversion.conftest import contents, digests, make_samples, write_tar
 from fastshard import ConversionError, convert
 from support.marks import not_sanitized
 
-msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
+msgspec = pytest.importorskip("msgspec")
 
 pytestmark = not_sanitized  # tests Python code
 

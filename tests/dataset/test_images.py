@@ -470,7 +470,7 @@ def test_spawned_workers_decode_the_same(ds):
 
 
 def test_batches_of_torch(ds):
-    data = pytest.importorskip("torch.utils.data", reason="no torch for this Python")
+    data = pytest.importorskip("torch.utils.data")
     from fastshard.adapters.torch import collate
 
     images = ds.images("jpg", 16, **RANDOM)

@@ -58,7 +58,7 @@ def run(path, work, both=True):
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
     beside = {"atdata": ["msgspec"], "huggingface": ["datasets"]}  # in our column too
     for needed in ("torch", "PIL", *beside.get(name, ())):
-        pytest.importorskip(needed, reason=f"no {needed} for this Python")
+        pytest.importorskip(needed)
     found = importlib.util.find_spec(library)
     both = found is not None and found.origin is not None  # no folder of tests
     done = run(FOLDER / f"{name}.md", tmp_path, both)

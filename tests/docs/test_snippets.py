@@ -76,7 +76,7 @@ def run(
 def test_a_page_runs_as_it_is_printed(page, tmp_path):
     for library in page.needs:
         if importlib.util.find_spec(library) is None:
-            pytest.skip(f"no {library} for this Python")
+            pytest.skip(f"{library} is not installed")
     hidden = modules_not_installed(page) if page.path == README else []
     done = run(page, tmp_path, hidden)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -99,7 +99,7 @@ def test_the_columnar_page_lists_calls_that_exist(kind, heading):
 
 
 def test_the_typed_page_lists_calls_that_exist():
-    pytest.importorskip("msgspec", reason="no msgspec for this Python")
+    pytest.importorskip("msgspec")
     from fastshard import typed
 
     rows = read_table("typed.md", "| call | gives |")

@@ -67,7 +67,7 @@ print(json.dumps([seen, bool(np.allclose(learnt, whole, atol=1e-6)), len(states)
     [pytest.param(each, marks=slow) if each == "ray" else each for each in LEARNT],
 )
 def test_a_training_loop_goes_on_where_it_was_stopped(tmp_path, library):
-    pytest.importorskip(library, reason=f"no {library} for this Python")
+    pytest.importorskip(library)
     pytest.importorskip("PIL")
     data, *blocks = read_blocks(PAGE)
     (loop,) = (block.code for block in blocks if library in block.needs)

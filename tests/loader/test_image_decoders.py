@@ -18,7 +18,7 @@ from fastshard.loader import image_decoders, images
 from fastshard.loader.image_header import KINDS, read_header
 from fastshard.loader.images import ImageOptions, ImageReader
 
-pytest.importorskip("PIL", reason="no PIL for this Python")
+pytest.importorskip("PIL")
 
 from PIL import Image, ImageOps
 
@@ -147,7 +147,7 @@ def test_row_of_another_size_than_the_decoder_reads_is_refused(shape, sides):
     raw = bytearray(encode(make_picture((53, 37)), "JPEG"))
     frame = raw.index(b"\xff\xc0")
     raw[frame + 5 : frame + 9] = pack(">HH", *sides[::-1])
-    pytest.importorskip("simplejpeg", reason="no simplejpeg for this Python")
+    pytest.importorskip("simplejpeg")
     memory = np.full(math.prod(shape) + 8192, 85, np.uint8)
     row = memory[4096:-4096].reshape(shape)
 
@@ -315,7 +315,7 @@ def test_without_pillow_what_needs_it_names_it(monkeypatch):
 
 
 def test_without_pillow_simplejpeg_decodes_and_fills(monkeypatch):
-    pytest.importorskip("simplejpeg", reason="no simplejpeg for this Python")
+    pytest.importorskip("simplejpeg")
     view = encode(make_picture(), "JPEG")
     expected = decode_by_pillow(view)
     monkeypatch.setitem(image_decoders._libraries, "PIL.JpegImagePlugin", None)

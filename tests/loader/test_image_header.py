@@ -15,7 +15,7 @@ from fastshard.loader.image_header import (
     read_header,
 )
 
-pytest.importorskip("PIL", reason="no PIL for this Python")
+pytest.importorskip("PIL")
 
 from PIL import Image, ImageOps
 

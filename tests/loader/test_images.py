@@ -16,7 +16,7 @@ from fastshard.loader.crops import center_box, random_box, uniforms
 from fastshard.loader.images import ImageOptions, ImageReader
 from fastshard.loader.times import ThreadTimes, set_current_times
 
-pytest.importorskip("PIL", reason="no PIL for this Python")
+pytest.importorskip("PIL")
 
 from PIL import Image, ImageOps
 

@@ -356,7 +356,7 @@ class Batches:
 @forks_beside_threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_workers_of_torch_take_their_share(ds):
-    data = pytest.importorskip("torch.utils.data", reason="no torch for this Python")
+    data = pytest.importorskip("torch.utils.data")
     kind = type("IterableBatches", (Batches, data.IterableDataset), {})
     found = {
         how: list(

@@ -18,7 +18,7 @@ from fastshard.streaming import MDSWriter
 from fastshard.streaming.codecs import raw_files
 from support.servers.http import Server
 
-pytest.importorskip("cramjam", reason="no cramjam for this Python")
+pytest.importorskip("cramjam")
 
 SHARDS, ROWS = 6, 20
 
@@ -300,7 +300,7 @@ def test_verify_tells_of_hashes_and_of_rows(copy_streaming):
 
 @pytest.mark.parametrize("name", ["mds/zstd", "json/br", "csv/gz", "edge/all_hashes"])
 def test_the_command_compares_hashes(copy_streaming, name, capsys):
-    pytest.importorskip("xxhash", reason="no xxhash for this Python")
+    pytest.importorskip("xxhash")
     folder = copy_streaming(name).root
     assert main(["verify", "--hash", str(folder)]) == 0
     path = next(p for p in sorted(folder.iterdir()) if p.name != "index.json")

@@ -131,7 +131,7 @@ def test_a_seed_gives_the_same_samples():
 
 def test_kinds_of_other_libraries(tmp_path):
     for library in ("scipy", "pyarrow", "pandas"):
-        pytest.importorskip(library, reason=f"no {library} for this Python")
+        pytest.importorskip(library)
     samples = typed.testing.make_samples(Formats, n=2, seed=1)
     assert samples[0].m.shape == (4, 4)
     assert list(samples[0].d) == list("abcd")

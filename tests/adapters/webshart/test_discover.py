@@ -308,7 +308,7 @@ def error_of(call):
 
 def test_errors_begin_like_webshart_s(dataset, tmp_path):
     (tmp_path / "empty").mkdir()
-    rival = pytest.importorskip("webshart", reason="webshart is not installed")
+    rival = pytest.importorskip("webshart")
     root = str(tmp_path)
     theirs, ours = rival.discover_dataset(root), webshart.discover_dataset(root)
     for call in (
@@ -334,7 +334,7 @@ def test_errors_begin_like_webshart_s(dataset, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_results_are_webshart_s_own(folder, dataset):
-    rival = pytest.importorskip("webshart", reason="webshart is not installed")
+    rival = pytest.importorskip("webshart")
     theirs = rival.discover_dataset(str(folder))
     names = ["s", "sub/s"][: theirs.num_shards]  # older versions
     for k, name in enumerate(names):

@@ -19,7 +19,7 @@ from fastshard._core.loader.resize import (
     resize_into,
 )
 
-Image = pytest.importorskip("PIL.Image", reason="no PIL for this Python")
+Image = pytest.importorskip("PIL.Image")
 
 LEVELS = ("plain", "sse4.1", "avx2")
 LEVELS = LEVELS[: LEVELS.index(instruction_set()) + 1]

@@ -17,7 +17,7 @@ from fastshard._core.typed.plan import TypePlan
 from fastshard.errors import SchemaError
 from support.memory import cached, evict
 
-msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
+msgspec = pytest.importorskip("msgspec")
 pack = msgspec.msgpack.encode
 
 SAMPLES = 50

@@ -259,7 +259,7 @@ def test_endless_nesting_is_refused():
 
 @pytest.mark.parametrize("array_format", ["npy", "compact"])
 def test_bfloat16_needs_a_declared_dtype(array_format):
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes for this Python")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.arange(3).astype(ml_dtypes.bfloat16)
     with pytest.raises(TypeError, match=r"field 'x': .* bfloat16: .* as uint16"):
         pack({"x": array}, array_format=array_format)

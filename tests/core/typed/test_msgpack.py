@@ -9,7 +9,7 @@ from fastshard import FormatError
 from fastshard._core.typed.msgpack import extents_of_fields, unpack_map
 from support.marks import thin
 
-msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
+msgspec = pytest.importorskip("msgspec")
 encode = msgspec.msgpack.encode
 
 INTEGERS = [

@@ -13,7 +13,7 @@ from fastshard import FormatError
 from fastshard._core.typed.plan import TypePlan
 from fastshard.errors import SchemaError
 
-msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
+msgspec = pytest.importorskip("msgspec")
 pack = msgspec.msgpack.encode
 
 

@@ -57,7 +57,7 @@ def html_of(path, members, **options):
 
 
 def picture(mode="RGB", size=(400, 200), form="PNG", **options):
-    image_module = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    image_module = pytest.importorskip("PIL.Image")
     file = io.BytesIO()
     image_module.new(mode, size, **options).save(file, form)
     return file.getvalue()

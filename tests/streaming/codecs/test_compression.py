@@ -16,9 +16,9 @@ from fastshard.streaming.codecs import compression as codecs
 from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
 from support.marks import thin
 
-cramjam = pytest.importorskip("cramjam", reason="no cramjam for this Python")
+cramjam = pytest.importorskip("cramjam")
 if sys.version_info < (3, 14):
-    pytest.importorskip("backports.zstd", reason="no backports.zstd for this Python")
+    pytest.importorskip("backports.zstd")
 
 ALGOS = ["br", "bz2", "gz", "snappy", "zstd"]
 MULTIPLE = ["bz2", "gz", "zstd"]  # whose streams may follow one another
@@ -135,9 +135,7 @@ def test_gz_stores_no_time():
 @pytest.mark.parametrize("name", thin(COMPRESSIONS, 5))
 @pytest.mark.parametrize("nbytes", [0, 150, 70_000, 6_000_000])
 def test_same_bytes_as_upstream(name, nbytes):
-    upstream = pytest.importorskip(
-        "streaming.base.compression", reason="no mosaicml-streaming"
-    )
+    upstream = pytest.importorskip("streaming.base.compression")
     algo, level = parse_compression(name)
     if nbytes > 1e6 and (algo == "br" or (algo == "zstd" and level > 9)):
         nbytes = 700_000

@@ -9,7 +9,7 @@ import pytest
 from fastshard.errors import MissingLibraryError
 from fastshard.streaming.codecs.hashes import HASHES, compute_hash, hash_file
 
-xxhash = pytest.importorskip("xxhash", reason="no xxhash for this Python")
+xxhash = pytest.importorskip("xxhash")
 
 XXH = {
     "xxh32": xxhash.xxh32_hexdigest,

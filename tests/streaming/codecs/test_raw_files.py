@@ -21,7 +21,7 @@ from fastshard.streaming.codecs import raw_files
 from fastshard.streaming.codecs.compression import parse_compression
 from fastshard.streaming.codecs.raw_files import locate, open_raw
 
-pytest.importorskip("cramjam", reason="no cramjam for this Python")
+pytest.importorskip("cramjam")
 
 DATA = bytes(range(256)) * 4_000  # 1 MB
 

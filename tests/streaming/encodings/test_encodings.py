@@ -35,7 +35,7 @@ from support.marks import thin
 from support.streaming.expected import described
 from support.streaming.plain import mds_fields
 
-Image = pytest.importorskip("PIL.Image", reason="no PIL for this Python")
+Image = pytest.importorskip("PIL.Image")
 
 
 DATASETS = ("mds/none", "edge/bytes_passthrough", "edge/column_names", "edge/pkl")

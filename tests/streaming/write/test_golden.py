@@ -15,7 +15,7 @@ from fastshard.streaming.encodings import mds_decode
 from support.streaming.expected import COMPRESSIONS, names
 from support.streaming.plain import mds_fields, text_values
 
-pytest.importorskip("PIL", reason="no PIL for this Python")
+pytest.importorskip("PIL")
 
 WRITERS = {
     "mds": MDSWriter,
@@ -89,7 +89,7 @@ def without_gz_hashes(index):
 @pytest.mark.parametrize("kind", ["mds", "json", "csv", "tsv"])
 def test_datasets_of_every_compression(tmp_path, streaming_data, kind, compression):
     if compression == "br":
-        pytest.importorskip("brotli", reason="no brotli for this Python")
+        pytest.importorskip("brotli")
     samples = samples_of(streaming_data[f"{kind}/none"])
     known = streaming_data[f"{kind}/{compression}"]
     write_all(tmp_path / "out", known, samples)

@@ -9,9 +9,9 @@ import pytest
 from fastshard import streaming as ours
 
 # Not "streaming": the folder of these tests has that name.
-pytest.importorskip("streaming.base", reason="no streaming for this Python")
+pytest.importorskip("streaming.base")
 upstream = importlib.import_module("streaming")
-Image = pytest.importorskip("PIL.Image", reason="no PIL for this Python")
+Image = pytest.importorskip("PIL.Image")
 
 SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 SCALARS = (*SCALARS, "float16", "float32", "float64")

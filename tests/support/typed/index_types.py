@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 
-pd = pytest.importorskip("pandas", reason="no pandas for this Python")
+pd = pytest.importorskip("pandas")
 
 
 @typed.packable

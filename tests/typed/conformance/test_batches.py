@@ -8,7 +8,7 @@ from fastshard import typed
 from support.typed.classes import Vec
 from support.typed.expected import described
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 SIZES = {"train": 7, "test": 3, "validation": 2}
 

@@ -11,7 +11,7 @@ from fastshard import typed
 from support.typed.classes import Formats, Item, ItemV1, ItemV2
 from support.typed.expected import described, described_array
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 V1, V2 = "extra/item-v1.tar", "extra/item-v2.tar"
 MODES = ("mmap", "private", "pread")
@@ -70,9 +70,9 @@ def test_the_other_version_lacks_fields(typed_data, name, cls, missing):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_other_kinds_of_fields(typed_data, mode):
-    scipy = pytest.importorskip("scipy.sparse", reason="no scipy for this Python")
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    scipy = pytest.importorskip("scipy.sparse")
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
     name = "extra/formats.tar"
     raw = [s["fields"] for s in typed_data.extra["shards"]["formats.tar"]["samples"]]
     ds = typed.Dataset(typed_data.root / name, Formats, mode=mode)

@@ -10,7 +10,7 @@ import fastshard
 from fastshard import typed
 from support.servers.http import Server
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 
 @typed.packable

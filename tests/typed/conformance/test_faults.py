@@ -19,7 +19,7 @@ from fastshard import typed
 from support.typed import classes
 from support.typed.expected import described
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 F4 = np.arange(6, dtype="f4").reshape(2, 3)
 
@@ -179,7 +179,7 @@ def test_more_fields_are_passed_over(tmp_path):
 
 
 def test_manifests_are_those_of_their_shards(tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     samples = [Number(value=i, x=F4) for i in range(25)]
     typed.write_samples(samples, tmp_path / "a.tar", maxcount=10, manifest=True)
     for i, size in enumerate((10, 10, 5)):
@@ -273,7 +273,7 @@ def test_arrays_come_back_as_they_were(tmp_path, array):
 
 
 def test_bfloat16_does_not_become_void():
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes for this Python")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
 
     @typed.packable
     class Declared:

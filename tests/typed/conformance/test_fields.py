@@ -11,7 +11,7 @@ from support.typed.classes import Vec, type_of
 from support.typed.expected import READABLE as READ
 from support.typed.expected import described, served
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 MODES = ("mmap", "private", "pread")
 

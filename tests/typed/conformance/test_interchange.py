@@ -14,7 +14,7 @@ from fastshard import typed
 from support.typed.classes import Basic, Vec, type_of
 from support.typed.expected import SHARDS, described
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 FORMATS = ("npy", "compact")
 # Written by atdata 0.7.0b1 as {"x": array}.
@@ -44,7 +44,7 @@ class One:
 
 @pytest.fixture
 def atdata():
-    return pytest.importorskip("atdata", reason="no atdata for this Python")
+    return pytest.importorskip("atdata")
 
 
 def payloads_in(path):
@@ -105,9 +105,7 @@ def test_payloads_are_plain_msgpack(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_webdataset_reads_what_is_written(tmp_path):
-    webdataset = pytest.importorskip(
-        "webdataset", reason="no webdataset for this Python"
-    )
+    webdataset = pytest.importorskip("webdataset")
     samples = [Vec(idx=i, x=np.full(2, i, "f4"), label=str(i)) for i in range(5)]
     typed.write_samples(samples, tmp_path / "a.tar")
     found = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False))
@@ -120,9 +118,7 @@ def test_webdataset_reads_what_is_written(tmp_path):
 
 
 def test_what_webdataset_writes_is_read(tmp_path):
-    webdataset = pytest.importorskip(
-        "webdataset", reason="no webdataset for this Python"
-    )
+    webdataset = pytest.importorskip("webdataset")
     samples = [Vec(idx=i, x=np.full(2, i, "f4"), label=str(i)) for i in range(5)]
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         for sample in samples:

@@ -9,8 +9,8 @@ import fastshard
 from fastshard import typed
 from support.typed.classes import Tagged, Vec
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
-pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+pytest.importorskip("msgspec")
+pytest.importorskip("pyarrow")
 
 F = typed.query_fields(Tagged)
 PREDICATES = {
@@ -63,7 +63,7 @@ def test_queries_of_manifests(typed_data, text):
 
 
 def test_queries_by_functions(typed_data):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     ds = dataset(typed_data, "tagged")
     wanted = typed_data.extra["queries"]["callable: 's1' in tags"]
     found = ds.query(lambda df: df["tags"].map(lambda tags: "s1" in tags))

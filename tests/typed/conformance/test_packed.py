@@ -7,7 +7,7 @@ import pytest
 import fastshard
 from support.typed.expected import READABLE, described, served
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 MODES = ("mmap", "private", "pread")
 

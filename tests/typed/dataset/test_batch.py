@@ -291,7 +291,7 @@ def test_collate_takes_dict_samples(photos):
 
 
 def test_the_torch_adapter_takes_typed_samples(photos):
-    torch = pytest.importorskip("torch", reason="no torch for this Python")
+    torch = pytest.importorskip("torch")
     from fastshard.adapters.torch import collate
 
     found = collate(photos.head(4))

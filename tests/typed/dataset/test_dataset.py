@@ -14,7 +14,7 @@ from fastshard.errors import FormatError, SampleKeyError, ShardNotFoundError
 from support.typed.packed import write_shard
 from support.typed.photos import Photo, is_odd, label_of, row, write_photos
 
-msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
+msgspec = pytest.importorskip("msgspec")
 
 S = TypeVar("S")
 

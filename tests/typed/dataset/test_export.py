@@ -40,7 +40,7 @@ def test_columns_of_mapped_samples(photos):
 
 
 def test_a_data_frame(photos):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     frame = photos.to_pandas(limit=4)
     assert frame.columns.tolist() == ["number", "label", "image"]
     assert frame["number"].tolist() == [0, 1, 2, 3]
@@ -53,8 +53,8 @@ def labels(photo):
 
 
 def test_parquet_in_one_file(photos, tmp_path):
-    pandas = pytest.importorskip("pandas", reason="no pandas for this Python")
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
     path = tmp_path / "photos.parquet"
     photos.filter(is_odd).to_parquet(path, labels, compression="gzip")
     frame = pandas.read_parquet(path)
@@ -65,8 +65,8 @@ def test_parquet_in_one_file(photos, tmp_path):
 
 
 def test_parquet_in_several_files(photos, tmp_path):
-    pandas = pytest.importorskip("pandas", reason="no pandas for this Python")
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
     photos.to_parquet(tmp_path / "out.parquet", labels, maxcount=13)
     paths = sorted(tmp_path.glob("*.parquet"))
     assert [path.name for path in paths] == [f"out-{i:06d}.parquet" for i in range(3)]
@@ -77,8 +77,8 @@ def test_parquet_in_several_files(photos, tmp_path):
 
 
 def test_all_fields_go_to_parquet_by_default(tmp_path):
-    pandas = pytest.importorskip("pandas", reason="no pandas for this Python")
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
 
     @typed.packable
     class Words:
@@ -93,7 +93,7 @@ def test_all_fields_go_to_parquet_by_default(tmp_path):
 
 
 def test_a_failed_export_leaves_no_file(photos, tmp_path):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
 
     def fails(photo):
         raise KeyError(photo.number)
@@ -104,7 +104,7 @@ def test_a_failed_export_leaves_no_file(photos, tmp_path):
 
 
 def test_nested_dataclasses_are_dicts_in_a_data_frame(photos):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
 
     @dataclasses.dataclass
     class Inner:

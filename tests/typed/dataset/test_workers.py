@@ -33,7 +33,7 @@ def numbers(samples):
     ],
 )
 def test_torch_workers_of_any_start_method(photos, method):
-    torch = pytest.importorskip("torch", reason="torch has no wheel for this Python")
+    torch = pytest.importorskip("torch")
     from fastshard.adapters.torch import collate
 
     if sys.platform == "win32" and method != "spawn":
@@ -53,7 +53,7 @@ def test_torch_workers_of_any_start_method(photos, method):
 
 
 def test_torch_collates_typed_samples_by_default(photos):
-    torch = pytest.importorskip("torch", reason="torch has no wheel for this Python")
+    torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(photos, batch_size=4)
     batch = next(iter(loader))
     assert batch["number"].tolist() == [0, 1, 2, 3]
@@ -66,7 +66,7 @@ def test_torch_collates_typed_samples_by_default(photos):
 @forks_beside_threads
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows")
 def test_torch_workers_divide_an_iterable_dataset(photos):
-    torch = pytest.importorskip("torch", reason="torch has no wheel for this Python")
+    torch = pytest.importorskip("torch")
     from fastshard.adapters.torch import IterableDataset
 
     dataset = photos.filter(is_odd).shuffle(seed=3)
@@ -145,7 +145,7 @@ if __name__ == "__main__":
 @slow  # as those of grain with samples without types
 @not_sanitized
 def test_grain_reads_typed_samples(tmp_path):
-    pytest.importorskip("grain", reason="no grain for this Python")
+    pytest.importorskip("grain")
     assert "done" in run_script(tmp_path, GRAIN, write_photos(tmp_path))
 
 

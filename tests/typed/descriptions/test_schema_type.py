@@ -188,7 +188,7 @@ def test_dtypes_that_are_none(dtype):
 
 
 def test_formats_decode():
-    pytest.importorskip("scipy", reason="no scipy for this Python")
+    pytest.importorskip("scipy")
     import scipy.sparse
 
     made = make_type(

@@ -237,7 +237,7 @@ def test_equal_samples_have_equal_checksums(index):
 
 
 def test_maxsize_and_manifests_are_honoured(index):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     samples = [Number(value=i) for i in range(50)]
     entry = index.write_samples(samples, name="n", maxsize="20KB", manifest=True)
     assert len(entry.data_urls) > 1
@@ -606,9 +606,9 @@ def test_the_provider_is_that_of_the_arguments(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for given in ({}, {"path": tmp_path / "x.db"}, {"timeout": 2}):
         assert isinstance(Index(**given).provider, type(Index().provider))
-    pytest.importorskip("redis", reason="no redis for this Python")
+    pytest.importorskip("redis")
     assert Index(host="127.0.0.1", port=1).provider.location.startswith("redis://")
-    pytest.importorskip("psycopg", reason="no psycopg for this Python")
+    pytest.importorskip("psycopg")
     dsn = "postgresql://me:hunter2@127.0.0.1:1/db"
     index = Index(dsn=dsn)
     assert index.provider.location == "postgresql://127.0.0.1:1/db"

@@ -8,7 +8,7 @@ import pytest
 
 from fastshard.cli import main
 
-pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+pytest.importorskip("pyarrow")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastshard import FormatError, typed
 from fastshard.typed.manifest import create_aggregate, resolve_manifest_fields
 
-pq = pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 @typed.packable

@@ -17,7 +17,7 @@ from fastshard.typed.manifest import proofs, shard_manifest
 from fastshard.typed.manifest.predicate import F
 from support.servers.http import Server
 
-pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+pytest.importorskip("pyarrow")
 
 
 @typed.packable
@@ -84,7 +84,7 @@ def test_the_places_that_atdata_finds(typed_data, queries, kind, name):
     "name", [n for n in CONDITIONS if n.startswith(("F", "~", "("))]
 )
 def test_functions_of_data_frames(typed_data, queries, name):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     condition = CONDITIONS[name]
     ds = typed.Dataset(tagged(typed_data), Tagged)
     assert ds.query(lambda frame: condition(frame)) == queries[name]
@@ -109,7 +109,7 @@ def test_false_manifests_are_passed_over(typed_data, queries):
 
 
 def test_functions_see_the_samples_of_false_manifests(typed_data, queries):
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     ds = typed.Dataset(tagged(typed_data, "byatdata"), Tagged)
     with pytest.warns(StaleIndexWarning):
         assert len(ds.query(lambda frame: frame["idx"] >= 13)) == 7
@@ -206,7 +206,7 @@ def test_conditions_are_on_what_lenses_and_functions_make(data):
     assert [int(p.key) for p in ds.query(ds.fields.half > 14)] == [29]
     with pytest.raises(KeyError, match="Halved has no field 'i'"):
         ds.query(F.i > 14)
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     for mapped in (halved, dicts, ds):
         assert [int(p.key) for p in mapped.query(lambda df: df["half"] > 14)] == [29]
 
@@ -225,8 +225,8 @@ def test_fields_that_are_in_no_manifest_are_read_from_samples(typed_data, data):
 
 
 def test_a_manifest_in_another_order(tmp_path, data):
-    pa = pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
-    pq = pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python")
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a-000001.manifest.parquet"
     table = pq.read_table(path)
     pq.write_table(table.take(pa.array(range(9, -1, -1))), path)
@@ -249,8 +249,8 @@ def change(path, **changes):
 
 def reorder(path):
     pa, pq = (
-        pytest.importorskip("pyarrow", reason="no pyarrow for this Python"),
-        pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python"),
+        pytest.importorskip("pyarrow"),
+        pytest.importorskip("pyarrow.parquet"),
     )
     table = pq.read_table(path)
     keys = pa.array([f"other{i}" for i in range(table.num_rows)])
@@ -263,8 +263,8 @@ def cut(path, size):
 
 def write_table(path, columns):
     pa, pq = (
-        pytest.importorskip("pyarrow", reason="no pyarrow for this Python"),
-        pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python"),
+        pytest.importorskip("pyarrow"),
+        pytest.importorskip("pyarrow.parquet"),
     )
     pq.write_table(pa.table(columns), path)
 
@@ -409,7 +409,7 @@ def test_shards_of_one_name_in_two_folders(tmp_path):
 def test_what_is_no_condition(data):
     with pytest.raises(TypeError, match="expected a condition"):
         data.query("i > 1")
-    pytest.importorskip("pandas", reason="no pandas for this Python")
+    pytest.importorskip("pandas")
     with pytest.raises(ValueError, match="10 bools"):
         data.query(lambda frame: [True])
     with pytest.raises(ValueError, match="bools"):

@@ -19,7 +19,7 @@ from support.marks import thin
 from support.typed import packed
 from support.typed.packed import compact, write_payloads
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 pack = partial(packed.pack, encode=compact)
 VALUES = {"n": 300, "text": "a text", "x": np.arange(3, dtype=np.float32)}

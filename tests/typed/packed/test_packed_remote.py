@@ -12,7 +12,7 @@ from support.servers.http import Server
 from support.typed import packed
 from support.typed.packed import compact, write_payloads
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 pack = partial(packed.pack, encode=compact)
 COUNT = 40

@@ -24,7 +24,7 @@ from support.processes import run_script
 from support.typed import packed
 from support.typed.packed import compact, npy, write_payloads
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 COUNT = 30
 pack = partial(packed.pack, encode=compact)

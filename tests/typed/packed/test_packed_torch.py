@@ -9,8 +9,8 @@ import fastshard
 from support.typed import packed
 from support.typed.packed import compact, write_payloads
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
-torch = pytest.importorskip("torch", reason="no torch for this Python")
+pytest.importorskip("msgspec")
+torch = pytest.importorskip("torch")
 
 pack = partial(packed.pack, encode=compact)
 COUNT = 20

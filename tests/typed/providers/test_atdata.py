@@ -4,7 +4,7 @@ import pytest
 
 from fastshard.typed.index.entry import DatasetEntry
 
-pytest.importorskip("atdata", reason="no atdata for this Python")
+pytest.importorskip("atdata")
 
 ENTRY = DatasetEntry(
     "plain", "atdata://local/schema/Vec@1.0.0", ["a.tar"], {"n": 1, "raw": b"\xff"}
@@ -17,7 +17,7 @@ def theirs(kind, options):
     from atdata.providers import create_provider
 
     if kind == "redis":
-        redis = pytest.importorskip("redis", reason="no redis for this Python")
+        redis = pytest.importorskip("redis")
         options = {"redis": redis.Redis(**options)}
     provider = create_provider(kind, **options)
     yield provider

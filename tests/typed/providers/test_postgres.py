@@ -17,7 +17,7 @@ from fastshard.typed.index.providers.postgres import PostgresProvider
 from support.servers.databases.postgres import serve_postgres
 from support.servers.databases.process import free_port
 
-psycopg = pytest.importorskip("psycopg", reason="no psycopg for this Python")
+psycopg = pytest.importorskip("psycopg")
 
 ENTRY = DatasetEntry("plain", "ref", ["a.tar"], {"n": 1})
 SECRET = "a-very-secret-word"
@@ -68,7 +68,7 @@ def test_tables_are_those_of_atdata(provider, sql, index_data, postgres_server):
 
 
 def test_values_are_those_of_atdata(provider, sql):
-    msgpack = pytest.importorskip("msgpack", reason="no msgpack for this Python")
+    msgpack = pytest.importorskip("msgpack")
     provider.store_entry(ENTRY)
     provider.store_label("plain", ENTRY.cid, None, "words")
     (row,) = sql.execute("SELECT * FROM dataset_entries").fetchall()

@@ -15,7 +15,7 @@ from fastshard.typed.index.providers.redis import RedisProvider
 from support.servers.databases.process import free_port
 from support.servers.databases.redis import serve_redis
 
-redis = pytest.importorskip("redis", reason="no redis for this Python")
+redis = pytest.importorskip("redis")
 
 ENTRY = DatasetEntry("plain", "ref", ["a.tar"], {"n": 1}, legacy_uuid="0-1")
 SECRET = "a-very-secret-word"
@@ -42,7 +42,7 @@ def own_server(tmp_path):
 
 
 def test_keys_are_those_of_atdata(provider, client):
-    msgpack = pytest.importorskip("msgpack", reason="no msgpack for this Python")
+    msgpack = pytest.importorskip("msgpack")
     provider.store_entry(ENTRY)
     provider.store_label("plain", ENTRY.cid, None, "words")
     provider.store_label("plain", ENTRY.cid, "1.0.0")
@@ -75,7 +75,7 @@ def test_keys_are_those_of_atdata(provider, client):
 
 def store_as_atdata(client, entry, *labels):
     """Store what atdata does, with nothing of ours."""
-    msgpack = pytest.importorskip("msgpack", reason="no msgpack for this Python")
+    msgpack = pytest.importorskip("msgpack")
     fields = {"name": entry.name, "schema_ref": entry.schema_ref, "cid": entry.cid}
     fields["data_urls"] = msgpack.packb(entry.data_urls)
     client.hset(f"LocalDatasetEntry:{entry.cid}", mapping=fields)

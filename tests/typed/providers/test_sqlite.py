@@ -72,7 +72,7 @@ def test_tables_are_those_of_atdata(path, index_data):
 
 
 def test_values_are_those_of_atdata(path):
-    msgpack = pytest.importorskip("msgpack", reason="no msgpack for this Python")
+    msgpack = pytest.importorskip("msgpack")
     store(path)
     with closing(sqlite3.connect(path)) as connection:
         (entry,) = connection.execute("SELECT * FROM dataset_entries")

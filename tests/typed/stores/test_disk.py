@@ -103,7 +103,7 @@ def test_equal_samples_have_equal_checksums(store):
 
 
 def test_manifests_are_beside_the_shards(store):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     samples = [Number(i) for i in range(4)]
     result = write_to_store(store, samples, prefix="p", maxcount=2, manifest=True)
     suffixes = sorted(name.partition(".")[2] for name in names(store.root))
@@ -122,7 +122,7 @@ def test_a_whole_dataset_is_copied_byte_by_byte(store, numbers):
 
 
 def test_manifests_are_copied_with_their_shards(store, tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     samples = [Number(i) for i in range(4)]
     ds = typed.write_samples(samples, tmp_path / "m.tar", maxcount=2, manifest=True)
     result = store.write_shards(ds, prefix="copy")
@@ -158,7 +158,7 @@ def test_a_key_that_is_there_begins_the_next_shard(store, numbers):
 
 
 def test_manifests_of_a_dataset_have_its_provenance(store, numbers):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     (url,) = store.write_shards(
         numbers, prefix="m", manifest=True, schema_version="2.0.0", source_job_id="job"
     )

@@ -102,7 +102,7 @@ def test_large_shards_are_sent_in_parts(store, bucket):
 
 
 def test_a_dataset_is_copied_and_manifests_are_objects(store, bucket, tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     ds = typed.write_samples(vectors(4), tmp_path / "in.tar")
     (url,) = store.write_shards(ds, prefix="copy", cache_local=True)
     assert body(bucket, url) == (tmp_path / "in.tar").read_bytes()

@@ -30,7 +30,7 @@ from fastshard import SchemaError, typed
 from fastshard.typed.fields import field_plans
 from fastshard.typed.write.values import pack
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 T = TypeVar("T")
 Colour = enum.Enum("Colour", {"RED": "red", "GREEN": "green"})

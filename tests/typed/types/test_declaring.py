@@ -21,7 +21,7 @@ from fastshard import typed
 from fastshard.typed.fields import encoder_of, plan_of
 from support.processes import environment
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 COMPACT = b"\x03<f4\x01" + (1).to_bytes(8, "little") + b"\x00\x00\x80?"
 

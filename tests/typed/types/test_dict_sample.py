@@ -12,7 +12,7 @@ from fastshard import FieldNotFoundError, FormatError, SchemaError, typed
 from fastshard.typed import DictSample
 from fastshard.typed.write.values import pack
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 X = np.arange(6, dtype="f4").reshape(2, 3)
 VALUES = {

@@ -12,7 +12,7 @@ import fastshard
 from fastshard import SchemaError, typed
 from fastshard.typed.write.values import pack
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 KEY = "000007"
 

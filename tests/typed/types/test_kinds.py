@@ -20,7 +20,7 @@ from fastshard.typed.write.values import pack
 from support.processes import environment
 from support.typed.expected import described_array
 
-pytest.importorskip("msgspec", reason="no msgspec for this Python")
+pytest.importorskip("msgspec")
 
 FORMATS = {
     "csr": "sparse",
@@ -54,7 +54,7 @@ class Untold(typed.PackableSample):
 
 
 def library(name):
-    return pytest.importorskip(name, reason=f"no {name} for this Python")
+    return pytest.importorskip(name)
 
 
 @pytest.fixture

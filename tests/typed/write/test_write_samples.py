@@ -195,7 +195,7 @@ def test_values_that_cannot_be_stored_name_sample_and_field(
 
 
 def test_complete_shards_stay_after_an_error(tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
 
     def samples():
         yield from make_items(5)
@@ -271,7 +271,7 @@ def test_a_method_of_the_class_that_packs(tmp_path):
 
 
 def test_an_earlier_shard_and_its_manifest_are_replaced(tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     typed.write_samples(make_items(3), tmp_path / "a.tar", manifest=True)
     typed.write_samples(make_items(3, 7), tmp_path / "a.tar")
     assert sorted(os.listdir(tmp_path)) == ["a.fsi", "a.tar"]
@@ -306,9 +306,7 @@ def test_bad_options(tmp_path, options):
 
 
 def test_webdataset_reads_what_is_written(tmp_path):
-    tars = pytest.importorskip(
-        "webdataset.tariterators", reason="no webdataset for this Python"
-    )
+    tars = pytest.importorskip("webdataset.tariterators")
     typed.write_samples(make_items(3), tmp_path / "a.tar")
     with open(tmp_path / "a.tar", "rb") as file:
         source = [{"url": "a.tar", "stream": file}]
@@ -319,7 +317,7 @@ def test_webdataset_reads_what_is_written(tmp_path):
 
 
 def test_bfloat16_comes_back(tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes for this Python")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
 
     @typed.packable
     class Half:
@@ -338,7 +336,7 @@ class Scored(typed.PackableSample):
 
 
 def test_a_value_that_a_manifest_does_not_take_names_the_sample(tmp_path):
-    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pytest.importorskip("pyarrow")
     samples = [Scored(1), Scored("high")]
     with pytest.raises(TypeError, match="sample '000000000001', field 'score'"):
         typed.write_samples(samples, tmp_path / "a.tar", manifest=True)

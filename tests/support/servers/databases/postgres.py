@@ -74,7 +74,7 @@ class PostgresServer(ServerProcess):
 @contextmanager
 def serve_postgres() -> Iterator[PostgresServer]:
     """Run a server, as another user if this one is root."""
-    pytest.importorskip("psycopg", reason="no psycopg for this Python")
+    pytest.importorskip("psycopg")
     programs = _programs()
     if programs is None:
         pytest.skip("no Postgres server on this machine")

@@ -1,0 +1,23 @@
+"""Reasons of skipped tests: a run with FASTSHARD_STRICT_SKIPS=1 refuses others."""
+
+import pytest
+
+from support import skips
+
+
+@pytest.mark.parametrize(
+    ("library", "reason", "allowed"),
+    [
+        ("no_such_library", "could not import 'no_such_library.part': No module", True),
+        ("no_such_library", "no_such_library is not installed", True),
+        ("pytest", "pytest is not installed", False),  # it is
+        ("torch", "no_such_library is not installed", False),
+        ("torch", "torch has no wheel for this Python", False),
+        ("torch", "no reason", False),
+    ],
+)
+def test_a_skip_names_a_listed_library_that_is_missing(
+    monkeypatch, library, reason, allowed
+):
+    monkeypatch.setattr(skips, "LIBRARIES", library)
+    assert skips.is_allowed(f"('test_x.py', 9, 'Skipped: {reason}')") is allowed
