@@ -12,8 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support.marks import LONG
-from support.skips import is_allowed
+from support.marks import LONG, is_allowed
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed

@@ -289,7 +289,7 @@ def test_import_fastshard_alone_reaches_every_name_that_pages_print():
         is_missing = library and importlib.util.find_spec(library) is None
         if not is_missing and name.split(".")[1] not in NOT_PYTHON:
             groups.setdefault(name.rpartition(".")[0], []).append(name)
-    assert len(groups) >= 8
+    assert len(groups) >= 5
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RESOLVE],
         input="".join(f"{' '.join(names)}\n" for names in groups.values()),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import skips
+from support import marks
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from support import skips
 def test_a_skip_names_a_listed_library_that_is_missing(
     monkeypatch, library, reason, allowed
 ):
-    monkeypatch.setattr(skips, "LIBRARIES", library)
-    assert skips.is_allowed(f"('test_x.py', 9, 'Skipped: {reason}')") is allowed
+    monkeypatch.setattr(marks, "LIBRARIES", library)
+    assert marks.is_allowed(f"('test_x.py', 9, 'Skipped: {reason}')") is allowed
