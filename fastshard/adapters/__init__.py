@@ -15,7 +15,3 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:  # an AttributeError, for hasattr
         message = f"module {__name__!r} has no attribute {name!r}: {error}"
         raise AttributeError(message, name=name, obj=modules[__name__]) from error
-
-
-def __dir__() -> list[str]:
-    return list(_MODULES)

@@ -15,12 +15,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import atdata_lists
+import pytest
+
 from fastshard import typed
 from fastshard.typed.cid import generate_cid_from_bytes
 from fastshard.typed.index.entry import DatasetEntry
 
 INDEX = "fastshard.typed.index"
 ATMOSPHERE = "fastshard.typed.atmosphere"
+ATMOSPHERE_MODULES = (
+    *("_types", "_lexicon_types", "client", "labels", "lens", "records", "schema"),
+    "verification",
+)
 NAMESPACE = "science.alt.dataset"
 COLLECTIONS = "schema entry label lens lensVerification"
 OTHERS = (  # kinds of storage, queries, tokens
@@ -107,29 +114,19 @@ def s3_env(path: Path) -> dict[str, str]:
     return typed.S3DataStore(path, bucket="bucket").credentials
 
 
-def schema_codec() -> dict[str, Any]:
-    """Return functions that make types of schemas."""
-    from fastshard.typed.descriptions.local_schema import from_local_json
-    from fastshard.typed.descriptions.schema_type import make_type
+class Atmosphere(typed.Atmosphere):
+    """Our client, which skips tests that pass a mock of the SDK's."""
 
-    made: dict[str, type] = {}
-
-    def schema_to_type(schema: dict[str, Any], *, use_cache: bool = True) -> type:
-        structure = from_local_json(schema)
-        ref = f"atdata://local/schema/{structure.name}@{schema.get('version')}"
-        return made.setdefault(ref, make_type(structure, ref))
-
-    return {
-        "_schema_to_type": schema_to_type,
-        "clear_type_cache": made.clear,
-        "get_cached_types": lambda: dict(made),
-    }
+    def __init__(self, *args: Any, _client: Any = None, **options: Any) -> None:
+        if _client is not None:
+            pytest.skip(atdata_lists.SDK)
+        super().__init__(*args, **options)
 
 
 def atmosphere() -> dict[str, Any]:
     found = import_module(ATMOSPHERE)
     public = {name: getattr(found, name) for name in found.__all__}
-    return public | {"LEXICON_NAMESPACE": NAMESPACE}
+    return public | {"LEXICON_NAMESPACE": NAMESPACE, "Atmosphere": Atmosphere}
 
 
 def sdk() -> dict[str, dict[str, Any]]:
@@ -179,7 +176,6 @@ def modules() -> dict[str, dict[str, Any]]:
             "sha256_file": sha256_file,
         },
         "_protocols": {"IndexEntry": IndexEntry},
-        "_schema_codec": schema_codec(),
         "index": entry,
         "index._entry": entry,
         "index._index": {},
@@ -193,6 +189,7 @@ def modules() -> dict[str, dict[str, Any]]:
         "local": entry | disk | s3 | {"_s3_env": s3_env},
         "promote": {},
         "providers": {},
+        "providers._factory": {"create_provider": typed.create_provider},
         "providers._base": names(f"{INDEX}.providers.protocol", "IndexProvider"),
         "providers._postgres": {"PostgresProvider": postgres_provider()},
         "providers._redis": {"RedisProvider": redis_provider()},
@@ -204,7 +201,6 @@ def modules() -> dict[str, dict[str, Any]]:
         "stores._s3": s3,
         "testing": {"mock_index": mock_index},
         "atmosphere": atmo,
-        "atmosphere._types": atmo,
-        "atmosphere._lexicon_types": atmo,
+        **{f"atmosphere.{name}": atmo for name in ATMOSPHERE_MODULES},
         "atmosphere.store": atmo | limits,
     }

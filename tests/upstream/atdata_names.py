@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import atdata_codecs
 import atdata_index
+import atdata_lists
+import pytest
 
 from fastshard import typed
-from fastshard._core.typed.arrays import unpack_array
 from fastshard._util import globs
 from fastshard.remote.urls import is_remote
 from fastshard.typed.loading import splits
-from fastshard.typed.write.values import encode_array
 
+SOURCES = "src/atdata/**/*.py"
 OTHERS = ("_exceptions", "_hf_api", "_sources", "_helpers", "_protocols", "_logging")
 
 
@@ -44,10 +47,7 @@ PRIVATE = {
         "_resolve_data_files": resolve_shards,
         "_resolve_shards": resolve_shards,
     },
-    "_helpers": {
-        "array_to_bytes": functools.partial(encode_array, array_format="compact"),
-        "bytes_to_array": unpack_array,
-    },
+    **atdata_codecs.modules(),
 }
 
 
@@ -71,7 +71,12 @@ class Alias(ModuleType):
 
 
 def refuse(self: object, *args: object, **options: object) -> None:
-    raise NotImplementedError(f"fastshard.typed has no {type(self).__name__}")
+    """Skip the test if `atdata_lists` has the reason, else fail it."""
+    name = type(self).__name__
+    for reason, names in atdata_lists.NAMES.items():
+        if name in names.split():
+            pytest.skip(reason)
+    raise NotImplementedError(f"fastshard.typed has no {name}")
 
 
 class ListStage:
@@ -101,6 +106,10 @@ def enter() -> None:
     found = modules()
     for name, contents in atdata_index.modules().items():
         found.setdefault(f"atdata.{name}", {}).update(contents)
+    for path in sorted(Path(os.environ["FASTSHARD_ATDATA_TESTS"], "..").glob(SOURCES)):
+        parts = path.with_suffix("").parts
+        name = ".".join(parts[parts.index("src") + 1 :]).removesuffix(".__init__")
+        found.setdefault(name, {})
     for name, contents in {**found, **atdata_index.sdk()}.items():
         sys.modules[name] = Alias(name, contents)
 
@@ -120,5 +129,5 @@ def modules() -> dict[str, dict[str, Any]]:
             n: getattr(manifest, n) for n in vars(manifest) if not n.startswith("_")
         },
         "atdata.testing": {n: getattr(testing, n) for n in testing.__all__},
-        **{f"atdata.{name}": PRIVATE.get(name, {}) for name in OTHERS},
+        **{f"atdata.{name}": PRIVATE.get(name, {}) for name in {*OTHERS, *PRIVATE}},
     }

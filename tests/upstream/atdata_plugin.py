@@ -7,16 +7,19 @@ imported, for pytest imports the tests' ``conftest.py`` next. Tests of what
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import os
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 OURS = os.environ.get("FASTSHARD_UPSTREAM") != "theirs"
 if OURS:
     import atdata_lists
@@ -75,6 +78,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
             if reason := atdata_lists.DIFFERENT.get(name):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """End a run that collected fewer test functions than the files have."""
+    found: dict[Path, set[str]] = {}
+    for item in session.items:
+        names = item.nodeid.partition("[")[0].split("::")[1:]
+        found.setdefault(item.path, set()).add("::".join(names))
+    if session.config.option.keyword:
+        return
+    for path in {*found, *map(Path, session.config.args)}:
+        if missing := functions_of(path) - found.get(path, set()):
+            raise pytest.UsageError(f"{path}: not collected: {', '.join(missing)}")
+
+
+def functions_of(path: Path) -> set[str]:
+    """Return the names of a file's test functions, with those of their classes."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        is_class = isinstance(node, ast.ClassDef) and node.name.startswith("Test")
+        for each in node.body if is_class else [node]:
+            if isinstance(each, FUNCTIONS) and each.name.startswith("test_"):
+                names.add(f"{node.name}::{each.name}" if is_class else each.name)
+    return names
 
 
 def names_of(item: pytest.Item) -> list[str]:
