@@ -150,6 +150,8 @@ def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
         if spelling in by_case:
             return (by_case[spelling],)
     meant = [name for name in MEANT.get(wanted, ()) if name in by_case]
+    letters = sorted(wanted)  # jgp for jpg
+    meant = meant or [name for name in by_case if sorted(name) == letters]
     near = meant or get_close_matches(wanted, by_case, 1, FIELD_SIMILARITY)
     return tuple(by_case[name] for name in near[:1])
 

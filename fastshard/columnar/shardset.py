@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.read.stacks.metadata import MetadataTable
 from fastshard.columnar.read.stacks.sample_values import SampleValues
 from fastshard.columnar.verification import verify
 from fastshard.dataset.display.text import Summary, describe_paths
@@ -69,6 +70,7 @@ class ColumnSet(ShardSet):
             self.snapshot, self.ring = selection.snapshot, selection.ring
         self._limit = limit  # as given, for pickles
         self._counts: list[Counts] | None = None
+        self._known_fields: tuple[str, ...] | None = None  # once asked for
 
     def open_shard(self, k: int) -> ColumnSamples:
         """Load the rows of the index."""
@@ -110,6 +112,12 @@ class ColumnSet(ShardSet):
 
     def field_names(self) -> list[str]:
         return self.rows().field_names
+
+    def known_fields(self) -> Collection[str] | None:
+        if self._known_fields is None and not self.snapshot.closed:
+            table = MetadataTable(self.snapshot, METADATA_TIMEOUT)
+            self._known_fields = (*self.snapshot.folders, *table.columns)
+        return self._known_fields
 
     def is_counted(self) -> bool:
         return True

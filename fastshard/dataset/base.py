@@ -48,6 +48,7 @@ from fastshard.dataset.order.state import (
 from fastshard.dataset.order.worker import current_worker, guard_collation, guard_queue
 from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.torch_base import Dataset as TorchDataset
+from fastshard.errors import FastshardError, FieldNotFoundError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,6 +90,7 @@ LOADER_NOTES = {  # arguments of torch
     "copy": "batches may be kept: memory is used again once nothing refers to it",
 }
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
+NO_SAMPLE = "no sample of the first shards has the field: on_error does not skip it"
 
 
 class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
@@ -127,9 +129,19 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @abstractmethod
     def _iterator(
-        self, window: int, on_error: ErrorHandler | None
+        self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> SampleIterator[T_co]:
-        """Return an iterator over all items."""
+        """Return an iterator over all items.
+
+        Parameters
+        ----------
+        window : int
+            Items to prefetch.
+        on_error : ErrorHandler or None
+        decodes : bool
+            Decode images; a collation that is to decode them into its stacks does not
+            need it.
+        """
 
     @abstractmethod
     def map(self, fn: Callable[[T_co], T]) -> BaseDataset[T]:
@@ -194,6 +206,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Return a dataset of the items selected by a slice, positions or a mask."""
         selected = compose(self._order(), select_positions(len(self), key))
         return self._with_plan(self._plan.select(selected))
+
+    def _require_unmapped(self, method: str) -> None:
+        """Raise FastshardError if samples are mapped or decoded already."""
+        if self._stages:
+            raise FastshardError(f"call {method} before map and decode, not after")
 
     def _map_item(self, item: Any) -> Any:
         for stage in self._stages:
@@ -621,7 +638,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         >>> next(ds.iter(state)).key
         '000000'
         """
-        handler = make_error_handler(on_error)
+        handler = make_error_handler(on_error, self._is_skippable)
         part = self
         if order is not None:
             if state is not None:
@@ -748,8 +765,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
                 "ragged and out are options of fastshard.collate, not of another "
                 "collate function"
             )
-        handler = make_error_handler(on_error)
+        handler = make_error_handler(on_error, self._is_skippable)
         part = self._worker_share(index(batch_size), state)
+        if handler is not None and isinstance(collate, Collation):
+            collate = collate.requiring(part._usual_fields)
         is_counted = handler is None or part._is_counted()
         samples, make = part._batch_parts(collate, handler)
         return BatchIterator(
@@ -765,7 +784,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         self, collate: Callable[[list[Any]], Any], on_error: ErrorHandler | None
     ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
         """Return the samples of batches, and the function that collates them."""
-        return self._iterator(WINDOW, on_error), collate
+        decodes = not isinstance(collate, Collation)
+        return self._iterator(WINDOW, on_error, decodes), collate
 
     @check_option_names("loader", aliases={"n": "batch_size"}, notes=LOADER_NOTES)
     def loader(
@@ -872,10 +892,34 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
                 "ragged is an option of fastshard.collate, not of another collate "
                 "function"
             )
+        if on_error != "raise" and map is None and isinstance(function, Collation):
+            function = function.requiring(self._usual_fields)
         start = DatasetEpoch(self, options.batch_size, map, function)
         if state is not None:
             start = start.resumed(state)
-        return Loader(start, options, is_skippable)
+        return Loader(start, options, self._is_skippable)
+
+    def _lacks_field(self, name: str) -> bool:
+        """Return whether all samples of the first shards lack a field."""
+        return False
+
+    def _usual_fields(self) -> frozenset[str] | None:
+        """Return the fields that samples need for batches; None: any.
+
+        Those that most samples have, where no stage names fields.
+        """
+        return None
+
+    def _is_skippable(self, error: Exception) -> bool:
+        """Return whether bad data of one sample can be the cause of an error.
+
+        A field that no sample has is a mistake of the caller's.
+        """
+        if isinstance(error, FieldNotFoundError) and self._lacks_field(error.name):
+            if NO_SAMPLE not in getattr(error, "__notes__", ()):
+                error.add_note(NO_SAMPLE)
+            return False
+        return is_skippable(error)
 
     # -- Interface of loaders: called by several threads
 

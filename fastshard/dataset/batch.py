@@ -11,6 +11,8 @@ from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
 from fastshard._util.options import check_choice
 from fastshard._util.writing.dtypes import suggest_plain
+from fastshard.dataset.fields.alternatives import lacking
+from fastshard.dataset.fields.wrapped import WrappedSample
 from fastshard.dataset.images import ImageSample, common_shape
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.formats.decoders import (
@@ -59,6 +61,7 @@ KEYS, LENGTHS = "__key__", "__lengths__"
 DECODED = {DECODERS[name] for name in ("txt", "json", "cls", "npy", "npz")}
 MAX_POSITION = 1 << 62  # no limit here: `gather` checks positions against each shard
 MAX_SHAPES = 4  # in an error
+NOT_COMPILED = CopiedSample, WrappedSample  # samples without members of their own
 
 
 def gather_samples(
@@ -162,7 +165,7 @@ def stack_field(
 
     from fastshard._core.dataset.npy import read_layouts
 
-    shards, members = find_members(samples, field)
+    shards, members = _find_members(samples, field)
     if not shards:
         return np.empty((0,), layout.dtype)
     dtype, shape, fortran, skips, odd = read_layouts(
@@ -184,6 +187,17 @@ def stack_field(
         return stack
     out[...] = stack
     return out
+
+
+def _find_members(samples: list[Any], field: str) -> tuple[list[Shard], Any]:
+    """Return the members that hold a field of samples, as `find_members`."""
+    if not isinstance(next(iter(samples), None), WrappedSample):
+        return find_members(samples, field)
+    import numpy as np
+
+    places = [sample.place(field) for sample in samples]
+    members = np.array([member for _, member in places], np.int64)
+    return [shard for shard, _ in places], members
 
 
 def _check_equal(arrays: Iterable[NDArray[Any]]) -> None:
@@ -280,6 +294,8 @@ class Collation:
     """
 
     buffers: BufferSet | None = None  # memory of stacks, in a loader
+    # The fields that each sample needs, if `on_error` skips those that lack one.
+    _required: Callable[[], frozenset[str] | None] | None = None
     _taken: set[str]  # fields of one batch that have memory of `buffers`
 
     def __init__(
@@ -312,17 +328,58 @@ class Collation:
         >>> batch["npy"].base is buffers.take("npy", (2, 4), "f4").base
         True
         """
-        copied = object.__new__(type(self))
-        vars(copied).update(vars(self))
+        copied = self._copy()
         copied.out = None
         copied.buffers = buffers
         copied._taken = set()
         return copied
 
+    def _copy(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+    def requiring(self, fields: Callable[[], frozenset[str] | None]) -> Self:
+        """Return a copy that refuses samples without some fields.
+
+        Parameters
+        ----------
+        fields : callable
+            Returns their names, or None; called with the first batch.
+
+        Returns
+        -------
+        Collation
+            Of the same type.
+
+        Examples
+        --------
+        >>> from fastshard.dataset.batch import Collation
+        >>> collate = Collation().requiring(lambda: frozenset({"mp3"}))
+        >>> try:
+        ...     collate([ds[7]])
+        ... except fastshard.FieldNotFoundError as error:
+        ...     print(error.name)
+        mp3
+        """
+        copied = self._copy()
+        copied._required = fields
+        return copied
+
+    def _check_fields(self, sample: Any) -> None:
+        """Raise FieldNotFoundError if a sample, or a decoded one, lacks a field."""
+        required = None if self._required is None else self._required()
+        if not required or not isinstance(sample, Sample | Mapping):
+            return
+        for field in required:
+            if field not in sample:
+                raise lacking(sample, (field,))
+
     def __call__(self, samples: Sequence[Any]) -> Any:
         samples = list(samples)
         if not samples:
             raise ValueError("expected at least one sample, got none")
+        self._check_fields(samples[0])  # the others have the same ones, or differ
         try:
             return self._collate(samples, "")
         except UnusableArrayError as error:
@@ -350,6 +407,7 @@ class Collation:
         if isinstance(sample, tuple):
             for part in sample:
                 self.check(part)
+        self._check_fields(sample)
         if not isinstance(sample, Sample):
             return
         for field in sample:
@@ -442,7 +500,7 @@ class Collation:
     ) -> dict[str, Any]:
         """Collate raw samples without the fields that are left out."""
         kinds = set(map(type, samples))
-        if len(kinds) == 1 and not isinstance(samples[0], CopiedSample):
+        if len(kinds) == 1 and not isinstance(samples[0], NOT_COMPILED):
             return self._collate_samples(samples, prefix, lengths, left_out)
         dicts = [_decode_cheaply(sample, left_out) for sample in samples]
         return self._collate_mappings(dicts, prefix, lengths)
@@ -766,7 +824,7 @@ def read_column(
     if samples and isinstance(samples[0], ImageSample):
         if field in samples[0].images and dtype is None:
             return _read_images(samples, field, ragged)
-        samples = [getattr(sample, "stored", sample) for sample in samples]
+        samples = [sample.stored for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:
         layout = FieldLayout("raw", dtype, shape)

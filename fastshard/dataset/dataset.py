@@ -35,6 +35,16 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.fields.alternatives import (
+    ChosenSample,
+    FieldPicker,
+    PickedMaker,
+    missing_from,
+    parse_names,
+    split_name,
+    stored_names,
+    visible_names,
+)
 from fastshard.dataset.images import (
     ImageFields,
     ImageMaker,
@@ -42,6 +52,7 @@ from fastshard.dataset.images import (
     base_position,
     check_rows,
     image_fields,
+    image_names,
     read_pictures,
 )
 from fastshard.dataset.iteration import ErrorHandler, T_co
@@ -52,6 +63,7 @@ from fastshard.dataset.order.selection import (
     apply_mask,
     check_filter,
     collect_mask,
+    having_all,
     info_column,
 )
 from fastshard.dataset.order.state import Identity
@@ -61,7 +73,6 @@ from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import (
     ClosedError,
     FastshardError,
-    FieldNotFoundError,
     FormatError,
 )
 from fastshard.formats.decoders import Decoder
@@ -138,6 +149,7 @@ class Dataset(BaseDataset[T_co]):
     """
 
     __slots__ = (
+        "_choices",
         "_count",
         "_decoders",
         "_direct_locator",
@@ -149,10 +161,12 @@ class Dataset(BaseDataset[T_co]):
         "_keys",
         "_locator",
         "_own_order",
+        "_picker",
         "_plan",
         "_required",
         "_set",
         "_stages",
+        "_stored_fields",
     )
 
     def __init__(
@@ -165,6 +179,7 @@ class Dataset(BaseDataset[T_co]):
         decoders: Mapping[str, Decoder] | None = None,
         stages: tuple[Callable[[Any], Any], ...] = (),
         images: ImageFields | None = None,
+        choices: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
         if not isinstance(shards, ShardSet):
             raise TypeError(
@@ -177,9 +192,12 @@ class Dataset(BaseDataset[T_co]):
         self._required = required
         self._decoders = decoders
         self._is_narrowed = fields is not None or decoders is not None
-        self._is_changed = self._is_narrowed or bool(stages) or images is not None
         self._stages = stages
         self._images = images
+        self._choices = choices
+        self._stored_fields = None if fields is None else stored_names(fields, choices)
+        self._picker = self._make_picker()
+        self._is_changed = self._is_narrowed or bool(stages) or self._picker is not None
         self._keys: DatasetKeys | None = None
         self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
@@ -197,9 +215,30 @@ class Dataset(BaseDataset[T_co]):
             "decoders": self._decoders,
             "stages": self._stages,
             "images": self._images,
+            "choices": self._choices,
         }
         shards = changes.pop("shards", self._set)
         return Dataset(shards, **(options | changes))
+
+    def _make_picker(self) -> FieldPicker | None:
+        """Return what checks and renames the fields of samples; None: nothing does.
+
+        Where no name has alternatives, compiled code checks the selected fields.
+        """
+        names = () if self._images is None else tuple(self._images)
+        choices = self._choices
+        if self._fields is not None and self._required:
+            names = (*self._fields, *names) if choices else ()
+        if not choices and self._images is None:
+            return None
+        needed = (stored_names((name,), choices) for name in dict.fromkeys(names))
+        return FieldPicker(tuple(needed), choices, self._fields)
+
+    @property
+    def _narrowing(self) -> tuple[tuple[str, ...] | None, bool, Any]:
+        """The arguments of `SampleBase.narrow`."""
+        required = self._required and not self._choices
+        return self._stored_fields, required, self._decoders
 
     def _prepare(self) -> SampleLocator:
         """Count the samples on first use and return their locator."""
@@ -211,7 +250,7 @@ class Dataset(BaseDataset[T_co]):
             self._count = self._locator.count
             if not self._is_changed:
                 self._direct_locator = self._locator
-            elif not self._is_narrowed and self._images is None:
+            elif not self._is_narrowed and self._picker is None:
                 make = self._item_maker()
                 if isinstance(make, SampleDecoder):
                     self._direct_locator = self._locator.decoding(make)
@@ -294,30 +333,50 @@ class Dataset(BaseDataset[T_co]):
             locator = self._prepare()
         item = locator.at(i)
         if self._is_narrowed:
-            item.narrow(self._fields, self._required, self._decoders)
-        if self._images is not None:
+            item.narrow(*self._narrowing)
+        if self._picker is not None:
+            self._picker.check(item)
             (item,) = self._wrap([item], [i])
         return self._map_item_at(item, i) if self._stages else item
 
     def _wrap(self, samples: list[Any], positions: Iterable[int]) -> list[Any]:
-        """Return samples whose images are decoded, of a dataset that has some."""
-        assert self._images is not None
+        """Return samples with the names of alternatives, whose images are decoded."""
+        samples = self._choose(samples)
+        if self._images is None:
+            return samples
         numbers, order = range(self._count), self._own_order
         found = [base_position(order, numbers[i]) for i in positions]
         return self._images.wrap(samples, found, self._plan.epoch)
 
     def _get_samples(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples by position, with selected fields, not mapped."""
+        """Return stored samples by position, with selected fields."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
         return self._narrow(LookaheadRing(self._prepare(), tuple(positions)).every())
 
     def _narrow(self, items: list[Any]) -> list[Any]:
-        """Apply the selected fields and the decoders to samples, in place."""
+        """Apply the selected fields and the decoders to samples, in place.
+
+        Raises
+        ------
+        FieldNotFoundError
+            A sample lacks a field.
+        """
         if self._is_narrowed:
+            narrowing = self._narrowing
             for item in items:
-                item.narrow(self._fields, self._required, self._decoders)
+                item.narrow(*narrowing)
+        if self._picker is not None:
+            for item in items:
+                self._picker.check(item)
         return items
+
+    def _choose(self, samples: list[Any]) -> list[Any]:
+        """Return stored samples with the names of their alternatives."""
+        if not self._choices:
+            return samples
+        assert self._picker is not None
+        return list(map(self._picker.choose, samples))
 
     def _load_samples(
         self, positions: Iterable[int], only: tuple[str, ...] | None = None
@@ -327,8 +386,9 @@ class Dataset(BaseDataset[T_co]):
         Bytes of local shards are brought into the page cache, those of remote shards
         into the samples.
         """
-        if self._images is None:
+        if self._picker is None:
             return self._load(self._get_samples(positions), only)
+        only = None if only is None else stored_names(only, self._choices)
         positions = list(positions)
         return self._wrap(self._load(self._get_samples(positions), only), positions)
 
@@ -397,12 +457,34 @@ class Dataset(BaseDataset[T_co]):
     def _is_finished(self) -> bool:
         return not self._stages and self._images is None
 
+    def _lacks_field(self, name: str) -> bool:
+        names = split_name(name)
+        if self._fields is not None and not {*names} & {*self._fields}:
+            return True
+        return not any(map(self._set.has_field, stored_names(names, self._choices)))
+
+    def _usual_fields(self) -> frozenset[str] | None:
+        is_whole = all(
+            isinstance(stage, DecodeStage) and not stage.fields
+            for stage in self._stages
+        )
+        if self._fields is not None or not is_whole:
+            return None
+        picker = self._picker or FieldPicker((), {}, None)
+        sets = self._set.field_sets()
+        usual: Iterable[str] = max(
+            filter(picker.is_met, sets),
+            key=lambda fields: (sets[fields], len(fields)),
+            default=(),
+        )
+        return frozenset(visible_names(usual, self._choices))
+
     @property
     def _has_images(self) -> bool:
         return self._images is not None
 
     def _name_at(self, position: int) -> str:
-        sample = self._get_samples([position])[0]
+        (sample,) = LookaheadRing(self._prepare(), (position,)).every()
         return f"sample {sample.key!r} of {sample._where(sample.keys()[0])[0]}"
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
@@ -487,7 +569,8 @@ class Dataset(BaseDataset[T_co]):
             images = self._images.only(self._images if names is None else names)
             if images is not None:
                 return self._read_images(positions, out, images, names)
-        return gather_samples(self._get_samples(positions), out, names, threads)
+        samples = self._choose(self._get_samples(positions))
+        return gather_samples(samples, out, names, threads)
 
     def _read_images(
         self,
@@ -587,15 +670,18 @@ class Dataset(BaseDataset[T_co]):
             fields = [field for field in fields if field in self._fields]
         if self._images is not None:
             fields = [field for field in fields if field not in self._images]
+        if self._choices:
+            chosen = {*self._choices, *stored_names(self._choices, self._choices)}
+            fields = [field for field in fields if field not in chosen]
         return self._set.stack_columns(self._prepare(), positions, tuple(fields))
 
     def _iterator(
-        self, window: int, on_error: ErrorHandler | None
+        self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> PrefetchIterator | RemotePrefetchIterator:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         self._set.drop_complete()
-        narrowing = (self._fields, self._required, self._decoders)
+        narrowing = self._narrowing
         stream: ItemStream
         failed: set[int] = set()
         if self._plan == Plan():  # begins before all shards are counted
@@ -612,7 +698,10 @@ class Dataset(BaseDataset[T_co]):
         images = None
         if self._images is not None:
             place = describe.base_position
-            make = images = ImageMaker(self._images, self._plan.epoch, place, make)
+            epoch = self._plan.epoch
+            make = images = ImageMaker(self._images, epoch, place, make, decodes)
+        if self._picker is not None:
+            make = PickedMaker(self._picker, make)
         iterator = self._set.iterate(
             stream,
             window,
@@ -627,7 +716,7 @@ class Dataset(BaseDataset[T_co]):
 
     def _shard_iterator(self, k: int) -> PrefetchIterator | RemotePrefetchIterator:
         """Return an iterator over the samples of a shard, in its order, mapped."""
-        narrowing = (self._fields, self._required, self._decoders)
+        narrowing = self._narrowing
         stream = ShardStream([None], lambda _: self._set.samples(k), *narrowing)
         make = self._item_maker()
         stream.decoder = make if isinstance(make, SampleDecoder) else None
@@ -638,7 +727,7 @@ class Dataset(BaseDataset[T_co]):
         match self._stages:
             case ():
                 return None
-            case (DecodeStage(fields=()) as stage,) if self._images is None:
+            case (DecodeStage(fields=()) as stage,) if self._picker is None:
                 return self._set.sample_decoder() or stage
             case (stage,):
                 return stage
@@ -735,6 +824,7 @@ class Dataset(BaseDataset[T_co]):
         ----------
         *fields : str
             Also metadata columns of a columnar dataset, which other batches lack.
+            ``"jpg;png"`` is one field, ``jpg``: the first of these that a sample has.
         missing : {"raise", "skip"}, default "raise"
             Handling of samples that lack a field: raise `FieldNotFoundError` on
             access; or leave them out, which searches the names in all shards now.
@@ -748,6 +838,9 @@ class Dataset(BaseDataset[T_co]):
         ------
         FastshardError
             The samples are mapped or decoded already.
+        FieldNotFoundError
+            No sample has a field: of formats that list their columns, which tars do
+            not, and with ``missing="skip"``. Of tars on access.
         ValueError
             `missing` is another value.
 
@@ -755,20 +848,66 @@ class Dataset(BaseDataset[T_co]):
         --------
         >>> ds.select_fields("txt", "cls")[7].keys()
         ['txt', 'cls']
-        >>> len(ds.select_fields("mp3", missing="skip"))
-        0
+        >>> len(ds.select_fields("npy", missing="skip"))
+        100
+        >>> bytes(ds.select_fields("caption;txt")[7]["caption"])
+        b'text 7'
         """
         if missing not in ("raise", "skip"):
             raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
         self._require_unmapped("select_fields")
         _check_fields("select_fields", fields)
-        images = None if self._images is None else self._images.only(fields)
-        narrowed = self._replace(fields=fields, images=images)
+        names, choices = self._parse_names(fields)
+        images = None if self._images is None else self._images.only(names)
+        narrowed = self._replace(fields=names, images=images, choices=choices)
         if missing == "raise":
             return narrowed
-        mask = collect_mask(self._set, lambda k: self._set.samples(k).having(fields))
+        mask = self._having(fields)
         selected = self._plan.select(apply_mask(mask, self._order()))
         return narrowed._replace(plan=selected)
+
+    def _having(self, fields: Iterable[str]) -> NDArray[np.bool_]:
+        """Return a mask of the shards' samples: those that have some fields.
+
+        Raises
+        ------
+        FieldNotFoundError
+            There are samples, and none has one of the fields.
+        """
+        groups = [stored_names(split_name(field), self._choices) for field in fields]
+        shards = self._set
+        mask = collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
+        if not mask.any():
+            for group in groups:
+                self._require_field(group)
+        return mask
+
+    def _require_field(self, names: tuple[str, ...]) -> None:
+        """Raise FieldNotFoundError if there are samples, and all lack some names."""
+        shards = self._set
+        one = collect_mask(shards, lambda k: having_all(shards.samples(k), [names]))
+        if len(one) and not one.any():
+            raise missing_from(shards.root, names, shards.field_names())
+
+    def _parse_names(
+        self, fields: Iterable[str]
+    ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+        """Return names and alternatives of fields, as `parse_names`; check them.
+
+        Raises
+        ------
+        FieldNotFoundError
+            A field is not a selected one, or the format lists columns, and no such one.
+        """
+        for field in fields:
+            alternatives = split_name(field)
+            if self._fields is not None and not {*alternatives} & {*self._fields}:
+                raise missing_from("the selected fields", alternatives, self._fields)
+            known = self._set.known_fields()
+            stored = stored_names(alternatives, self._choices)
+            if known is not None and not {*stored} & {*known}:
+                raise missing_from(self._set.root, alternatives, known)
+        return parse_names(fields, self._choices)
 
     def filter(
         self,
@@ -821,11 +960,11 @@ class Dataset(BaseDataset[T_co]):
 
         selected = [i for i in range(len(self)) if is_selected(i)]
         part = unmapped[np.array(selected, np.int64)]
-        return part._replace(stages=self._stages)
+        return part._replace(stages=self._stages, images=self._images)
 
     def _unmapped(self) -> Dataset[Sample]:
-        """Return the dataset without mapped functions."""
-        plain: Dataset[Any] = self._replace(stages=()) if self._stages else self
+        """Return the dataset without mapped functions and without images."""
+        plain: Dataset[Any] = self._replace(stages=(), images=None)
         return plain
 
     def _describe(self, i: int) -> tuple[str, dict[str, int], Mapping[str, Any]]:
@@ -894,7 +1033,8 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         *fields : str
-            The fields to decode; by default all.
+            The fields to decode; by default all. ``"jpg;png"`` is the first of these
+            that a sample has, under the name ``jpg``.
 
         Returns
         -------
@@ -906,6 +1046,9 @@ class Dataset(BaseDataset[T_co]):
         ------
         FastshardError
             The samples are mapped or decoded already.
+        FieldNotFoundError
+            No sample has a field: of formats that list their columns. Of tars on
+            access.
 
         Examples
         --------
@@ -914,6 +1057,10 @@ class Dataset(BaseDataset[T_co]):
         """
         self._require_unmapped("decode")
         _check_fields("decode", fields)
+        self._parse_names(fields)
+        names, choices = parse_names(fields, {})
+        if choices:
+            return self.map(ChosenDecodeStage(names, choices))
         return self.map(DecodeStage(fields))
 
     def tokens(
@@ -1003,10 +1150,7 @@ class Dataset(BaseDataset[T_co]):
         self._require_unmapped("tokens")
         if not isinstance(field, str):
             raise TypeError(f"field must be str, got {type(field).__name__}")
-        if self._fields is not None and field not in self._fields:
-            raise FieldNotFoundError(
-                field, f"the selected fields, {', '.join(self._fields)}"
-            )
+        self._parse_names([field])
         options = TokenOptions.checked(length, stride, eos, pack, documents, drop_last)
         kind = None if dtype is None else np.dtype(dtype)
         if kind is not None and kind.kind not in "biufc":
@@ -1037,7 +1181,9 @@ class Dataset(BaseDataset[T_co]):
         ----------
         field : str or sequence of str, default "jpg"
             The images, decoded by their first bytes, whatever the field's name. A
-            further call adds fields with other options.
+            further call adds fields with other options. Each sample must have all
+            fields of a sequence. ``"jpg;png;webp"`` is one field, ``jpg``: the first
+            of these that a sample has; the others are left out.
         size : int or (int, int), optional
             Height and width of the arrays; an int is both. By default each picture's
             own.
@@ -1073,15 +1219,18 @@ class Dataset(BaseDataset[T_co]):
         Returns
         -------
         Dataset of ImageSample
-            ``sample[field]`` is uint8 ``[height, width, channels]``, decoded at the
-            first access; `batches` decodes into the rows of a stack ``[samples,
-            height, width, channels]``. Sizes that differ are treated as ``ragged=``
-            says. Other fields are as they were.
+            ``sample[field]`` is uint8 ``[height, width, channels]``. Iteration decodes,
+            ``ds[i]`` at the first access; `batches` decodes into the rows of a stack
+            ``[samples, height, width, channels]``. Sizes that differ are treated as
+            ``ragged=`` says. Other fields are as they were.
 
         Raises
         ------
         FastshardError
             The samples are mapped or decoded already.
+        FieldNotFoundError
+            No sample has a field: of formats that list their columns. Of tars on
+            access.
         ValueError, TypeError
             An argument is invalid.
 
@@ -1126,9 +1275,11 @@ class Dataset(BaseDataset[T_co]):
             "decoder": decoder,
             "seed": check_seed(seed),
         }
-        images = image_fields(field, check_seed(epoch), options)
+        names, choices = self._parse_names(image_names(field))
+        images = image_fields(names, check_seed(epoch), options)
         return self._replace(
-            images=images if self._images is None else self._images | images
+            images=images if self._images is None else self._images | images,
+            choices={**self._choices, **choices},
         )
 
     def _at_epoch(self, epoch: int) -> Dataset[T_co]:
@@ -1169,10 +1320,6 @@ class Dataset(BaseDataset[T_co]):
             kept[starts[k] : starts[k + 1]] = False
         return self._with_plan(self._plan.select(apply_mask(kept, self._order())))
 
-    def _require_unmapped(self, method: str) -> None:
-        if self._stages:
-            raise FastshardError(f"call {method} before map and decode, not after")
-
     @property
     def fields(self) -> Mapping[str, FieldInfo]:
         """The samples' fields: a mapping from name to `FieldInfo`.
@@ -1196,10 +1343,12 @@ class Dataset(BaseDataset[T_co]):
         {'npy': 'array', 'cls': 'int', 'txt': 'text', 'json': 'json'}
         """
         if self._field_infos is None:
-            names = self._fields
+            names: Iterable[str] | None = self._fields
+            if names is None:
+                names = visible_names(self._set.field_names(), self._choices)
             infos = collect_field_infos(
                 self._first_samples(),
-                self._set.field_names() if names is None else names,
+                names,
                 lambda name: self._set.kind_of(name, self._decoders),
                 remote=self._set.remote is not None,
             )
@@ -1214,6 +1363,8 @@ class Dataset(BaseDataset[T_co]):
         if self._decoders is not None:
             for sample in samples:
                 sample.narrow(None, self._required, self._decoders)
+        if self._choices:
+            return [ChosenSample(one, self._choices, None) for one in samples]
         return samples
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -1372,7 +1523,9 @@ class Dataset(BaseDataset[T_co]):
 
     def _description(self) -> Description:
         summary = self._set.summary()
-        fields = summary.fields if self._fields is None else self._fields
+        fields: Iterable[str] | None = self._fields
+        if fields is None:
+            fields = visible_names(summary.fields, self._choices)
         images = [] if self._images is None else [self._images.describe()]
         return Description(
             describe_count(summary, self._plan),
@@ -1393,6 +1546,8 @@ class Dataset(BaseDataset[T_co]):
         }
         if self._images is not None:
             options["images"] = self._images
+        if self._choices:
+            options["choices"] = dict(self._choices)
         return _rebuild, (self._set, options)
 
 
@@ -1530,3 +1685,18 @@ class DecodeStage:
 
 
 _Decode = DecodeStage  # the name in pickles of version 0.1
+
+
+class ChosenDecodeStage(DecodeStage):
+    """Mapped function that decodes a sample, of some fields the first alternative."""
+
+    def __init__(
+        self, fields: tuple[str, ...], choices: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        super().__init__(fields)
+        needed = tuple(stored_names((field,), choices) for field in fields)
+        self._picker = FieldPicker(needed, choices, fields)
+
+    def __call__(self, sample: Sample) -> dict[str, Any]:
+        self._picker.check(sample)
+        return super().__call__(self._picker.choose(sample))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from weakref import ref
 
+from fastshard.dataset.fields.wrapped import WrappedSample
 from fastshard.formats.decoders import Decoder, locate_error
 from fastshard.formats.field_info import FieldInfo
 from fastshard.formats.layout import VALUE, FieldLayout
@@ -30,8 +31,10 @@ __all__ = [
     "base_position",
     "check_rows",
     "common_shape",
+    "decode_item",
     "decode_rows",
     "image_fields",
+    "image_names",
     "read_pictures",
 ]
 
@@ -136,18 +139,14 @@ class ImageFields:
         return ", ".join(parts)
 
 
-def image_fields(
-    field: str | Sequence[str], epoch: int, options: Mapping[str, Any]
-) -> ImageFields:
-    """Return the fields that arguments of `Dataset.images` describe.
+def image_names(field: str | Sequence[str]) -> list[str]:
+    """Return the names of images that an argument of `Dataset.images` gives.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid.
+        A name is no str, or there is none.
     """
-    from fastshard.loader.images import ImageOptions, ImageReader
-
     if not isinstance(field, Iterable):
         kind = type(field).__name__
         raise TypeError(f"field must be str or a sequence of them, got {kind}")
@@ -158,6 +157,21 @@ def image_fields(
             raise TypeError(f"a field must be str, got {kind}")
     if not names:
         raise ValueError("expected at least one field of images, got none")
+    return names
+
+
+def image_fields(
+    names: Iterable[str], epoch: int, options: Mapping[str, Any]
+) -> ImageFields:
+    """Return the fields that arguments of `Dataset.images` describe.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid.
+    """
+    from fastshard.loader.images import ImageOptions, ImageReader
+
     reader = ImageReader(ImageOptions.checked(**options))
     return ImageFields({name: ImageField(reader, epoch) for name in names})
 
@@ -185,7 +199,7 @@ class PictureDecoder:
         return picture
 
 
-class ImageSample(Sample):
+class ImageSample(WrappedSample):
     """Sample whose image fields are decoded to arrays; see `Dataset.images`.
 
     ``sample["jpg"]`` of an image field is a uint8 array ``[height, width, channels]``,
@@ -209,13 +223,9 @@ class ImageSample(Sample):
     array([255,   0,   0], dtype=uint8)
     """
 
-    __slots__ = ("_draw", "_pictures", "images", "stored")
+    __slots__ = ("_draw", "_pictures", "images")
 
-    stored: Any  # the sample of stored bytes
     images: ImageFields
-
-    def __new__(cls, *args: object) -> ImageSample:
-        return super().__new__(cls)
 
     def __init__(
         self,
@@ -228,52 +238,6 @@ class ImageSample(Sample):
         self.images = images
         self._draw = draw
         self._pictures = dict(pictures or {})
-
-    def __getattr__(self, name: str) -> Any:
-        # Attributes that samples of one format alone have: `metadata`.
-        if name in ImageSample.__slots__ or name.startswith("__"):
-            raise AttributeError(f"an ImageSample has no attribute {name!r}")
-        return getattr(self.stored, name)
-
-    @property
-    def key(self) -> str:
-        """The sample's key."""
-        key: str = self.stored.key
-        return key
-
-    @property
-    def position(self) -> int:
-        """0-based position among the shard's samples."""
-        position: int = self.stored.position
-        return position
-
-    @property
-    def samples(self) -> Any:
-        """The sequence that it is an item of."""
-        return self.stored.samples
-
-    @property
-    def shard(self) -> Any:
-        """The shard that holds the sample, or None if several do."""
-        return self.stored.shard
-
-    @property
-    def decoders(self) -> Any:
-        """The ``decoders=`` of `fastshard.open`."""
-        return self.stored.decoders
-
-    def keys(self) -> list[str]:
-        fields: list[str] = self.stored.keys()
-        return fields
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __contains__(self, field: object) -> bool:
-        return field in self.stored
 
     def __getitem__(self, field: str) -> Any:
         """Return an image as an array, or another field as the stored sample does.
@@ -383,14 +347,6 @@ class ImageSample(Sample):
             return reader.row_shape
         return reader.shape_of(self._encoded(field))
 
-    def view(self, field: str) -> memoryview:
-        view: memoryview = self.stored.view(field)
-        return view
-
-    def open(self, field: str) -> BinaryIO:
-        file: BinaryIO = self.stored.open(field)
-        return file
-
     def array(
         self,
         field: str,
@@ -435,37 +391,10 @@ class ImageSample(Sample):
         layout: FieldLayout = self.stored.layout_of(field)
         return layout
 
-    def _is_stored(self, field: str) -> bool:
-        is_stored: bool = self.stored._is_stored(field)
-        return is_stored
-
     def _decode_field(self, field: str) -> Any:
         if field in self.images:
             return self._picture(field)
         return self.stored._decode_field(field)
-
-    def _decode_with(self, decoder: Decoder, field: str) -> Any:
-        return self.stored._decode_with(decoder, field)
-
-    def _where(self, field: str) -> tuple[str, int, str]:
-        where: tuple[str, int, str] = self.stored._where(field)
-        return where
-
-    def place(self, field: str) -> Any:
-        return self.stored.place(field)
-
-    def member(self, field: str) -> int:
-        member: int = self.stored.member(field)
-        return member
-
-    def narrow(
-        self, only: tuple[str, ...] | None, required: bool, decoders: Any
-    ) -> None:
-        self.stored.narrow(only, required, decoders)
-
-    def infos(self) -> Mapping[str, dict[str, Any]]:
-        infos: Mapping[str, dict[str, Any]] = self.stored.infos()
-        return infos
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ImageSample, (self.stored, self.images, self._draw, self._pictures)
@@ -495,6 +424,8 @@ class ImageMaker:
         shuffle.
     make : callable, optional
         The mapped functions.
+    decodes : bool
+        Decode the images that `make` leaves in an item.
 
     Attributes
     ----------
@@ -508,11 +439,13 @@ class ImageMaker:
         epoch: int | None,
         base_position: Callable[[int], int],
         make: Callable[[Any], Any] | None,
+        decodes: bool,
     ) -> None:
         self._images = images
         self._epoch = epoch
         self._base_position = base_position
         self._make = make
+        self._decodes = decodes
         self.iterator: ref[Any] | None = None
 
     def __call__(self, sample: Sample) -> Any:
@@ -521,7 +454,9 @@ class ImageMaker:
         assert iterator is not None
         position = self._base_position(iterator.position - 1)
         (item,) = self._images.wrap([sample], [position], self._epoch)
-        return item if self._make is None else self._make(item)
+        if self._make is not None:
+            item = self._make(item)
+        return decode_item(item) if self._decodes else item
 
 
 def base_position(order: Order | None, i: int) -> int:
@@ -587,6 +522,11 @@ def read_pictures(
             )
     for sample, row in zip(samples, rows, strict=False):
         sample.read_into(field, row)
+
+
+def decode_item(item: Any) -> Any:
+    """Return a sample, or a pair of samples, with its images decoded."""
+    return _decode_item(item, 0, 1, None, "")
 
 
 def decode_rows(

@@ -147,16 +147,21 @@ class ErrorHandler:
     ----------
     callback : callable, optional
         Called as ``callback(error, position)`` for each skipped error.
+    is_skippable : callable
+        ``is_skippable(error)`` returns whether bad data can be the cause.
     """
 
     def __init__(
-        self, callback: Callable[[Exception, int], object] | None = None
+        self,
+        callback: Callable[[Exception, int], object] | None = None,
+        is_skippable: Callable[[Exception], bool] = is_skippable,
     ) -> None:
         self._callback = callback
+        self._is_skippable = is_skippable
 
     def __call__(self, error: Exception, position: int) -> bool:
         """Return whether to skip an error of the sample at a position."""
-        if not is_skippable(error):
+        if not self._is_skippable(error):
             return False
         if self._callback is not None:
             self._callback(error, position)
@@ -167,11 +172,21 @@ class ErrorHandler:
         callback = self._callback
         if callback is None:
             return self
-        return ErrorHandler(lambda error, i: callback(error, start + i))
+        return ErrorHandler(
+            lambda error, i: callback(error, start + i), self._is_skippable
+        )
 
 
-def make_error_handler(on_error: OnError) -> ErrorHandler | None:
+def make_error_handler(
+    on_error: OnError, is_skippable: Callable[[Exception], bool] = is_skippable
+) -> ErrorHandler | None:
     """Return the handler of an `on_error` option, or None to raise all errors.
+
+    Parameters
+    ----------
+    on_error : "raise", "skip" or callable
+    is_skippable : callable
+        As for `ErrorHandler`.
 
     Raises
     ------
@@ -179,12 +194,12 @@ def make_error_handler(on_error: OnError) -> ErrorHandler | None:
         The option is neither "raise" nor "skip" nor a function.
     """
     if callable(on_error):
-        return ErrorHandler(on_error)
+        return ErrorHandler(on_error, is_skippable)
     if on_error not in ("raise", "skip"):
         raise ValueError(
             f'on_error must be "raise", "skip" or a function, got {on_error!r}'
         )
-    return ErrorHandler() if on_error == "skip" else None
+    return ErrorHandler(None, is_skippable) if on_error == "skip" else None
 
 
 class BatchIterator(Iterator[T_co]):

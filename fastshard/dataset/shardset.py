@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "FIRST_SAMPLES",
     "WINDOW",
     "Counts",
     "ReadOptions",
@@ -47,6 +50,7 @@ MAX_MAPPED = 16_384  # shards
 THREADS = 16  # open shards and scan headers, which waits for disks
 MOST_THREADS = 64  # that open remote shards
 FIRST_SAMPLES = 8  # examined for the fields
+FIRST_SHARDS = 4  # searched for a field that a sample lacks
 
 
 class ReadOptions(NamedTuple):
@@ -168,6 +172,7 @@ class ShardSet(LockOwner, ABC):
     """
 
     format: ClassVar[str]
+    examined: ClassVar[int] = FIRST_SAMPLES  # samples whose fields are compared
     paths: list[str]
     index_view: DatasetIndexView | None = None  # the index of all shards, if any
     _summary: Summary | None = None  # once shown
@@ -201,6 +206,8 @@ class ShardSet(LockOwner, ABC):
         if count > self.limit:
             self.used = bytearray(count)
         self._clock_hand = 0
+        self._found_fields: dict[str, bool] = {}  # by `has_field`
+        self._field_sets: Counter[frozenset[str]] | None = None  # once asked for
         self.open_count: int = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
@@ -312,6 +319,51 @@ class ShardSet(LockOwner, ABC):
     def field_names(self) -> list[str]:
         """Return the fields of the first shard that has samples; opens it."""
         return list(dict.fromkeys(chain.from_iterable(self.first_samples())))
+
+    def known_fields(self) -> Collection[str] | None:
+        """Return all fields that samples may have; None: shards must be opened."""
+        return None
+
+    def has_field(self, field: str) -> bool:
+        """Return whether a sample of the first shards has a field; reads names only.
+
+        True if they cannot be opened, or have no samples.
+        """
+        known = self.known_fields()
+        if known is not None:
+            return field in known
+        found = self._found_fields.get(field)
+        if found is None:
+            found = self._found_fields[field] = self._find_field(field)
+        return found
+
+    def _find_field(self, field: str) -> bool:
+        is_empty = True
+        for k in range(min(len(self), FIRST_SHARDS)):
+            try:
+                having = self.samples(k).having((field,))
+            except (FastshardError, OSError):
+                return True
+            if 1 in having:
+                return True
+            is_empty = is_empty and not having
+        return is_empty
+
+    def field_sets(self) -> Mapping[frozenset[str], int]:
+        """Return the fields of the first samples, with the number of such samples.
+
+        Those of the first shard with samples; unreadable samples are left out.
+        """
+        if self._field_sets is None:
+            found: Counter[frozenset[str]] = Counter()
+            samples: Sequence[Any] = ()
+            with suppress(FastshardError, OSError):
+                samples = next(filter(len, map(self.samples, range(len(self)))), ())
+            for i in range(min(self.examined, len(samples))):
+                with suppress(FastshardError, OSError):
+                    found[frozenset(samples[i].keys())] += 1
+            self._field_sets = found
+        return self._field_sets
 
     def first_samples(self) -> list[Any]:
         """Return the first few samples of the first shard that has any."""

@@ -76,6 +76,7 @@ class TarSet(ShardSet):
     """
 
     format = "tar"
+    examined = 1000
 
     def __init__(
         self,

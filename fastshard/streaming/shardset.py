@@ -244,6 +244,10 @@ class StreamSet(ShardSet):
         where = describe_paths([self.files.shown(self.dirname)], self.dirname)
         return Summary(where, len(self), self.starts()[-1], fields, self.format)
 
+    def known_fields(self) -> Collection[str] | None:
+        names = (name for config in self.index.configs for name in config.names)
+        return frozenset(names) or None
+
     def field_names(self) -> list[str]:
         facts = self.first_config()
         return [] if facts is None else facts.field_names

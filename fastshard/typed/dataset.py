@@ -358,7 +358,7 @@ class Dataset(BaseDataset[T]):
         return self._with_plan(plan._replace(base=self._plan.base))
 
     def _iterator(
-        self, window: int, on_error: ErrorHandler | None
+        self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> SampleIterator[T]:
         pending = self._pending_filter()
         if pending is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.typed.shard import decode_sample, make_packed_shard
+from fastshard.dataset.shardset import FIRST_SAMPLES
 from fastshard.dataset.tarset import TarSet
 from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
@@ -31,6 +32,7 @@ class PackedSet(TarSet):
     """
 
     format = "packed"
+    examined = FIRST_SAMPLES  # fields are read from payloads
 
     def wrap_samples(self, samples: Samples) -> PackedSequence:
         shard = make_packed_shard(samples.shard, samples.grouping)

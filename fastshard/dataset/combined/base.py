@@ -22,6 +22,7 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.images import decode_item
 from fastshard.dataset.iteration import (
     ErrorHandler,
     SampleIterator,
@@ -316,10 +317,15 @@ class CombinedDataset(BaseDataset[T_co]):
         """
         return concatenate(self, other)
 
+    def _lacks_field(self, name: str) -> bool:
+        parts = self._parts()
+        return bool(parts) and all(part._lacks_field(name) for part in parts)
+
     def _iterator(
-        self, window: int, on_error: ErrorHandler | None
+        self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> SampleIterator[T_co]:
-        return CombinedIterator(self, max(window, 1), on_error)
+        decodes = decodes and self._has_images
+        return CombinedIterator(self, max(window, 1), on_error, decodes)
 
     def _describe(self, samples: str) -> Description:
         """Return the description; `samples` tells where they are from."""
@@ -341,10 +347,15 @@ class CombinedIterator(Iterator[T_co]):
     """
 
     def __init__(
-        self, dataset: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
+        self,
+        dataset: CombinedDataset[T_co],
+        window: int,
+        on_error: ErrorHandler | None,
+        decodes: bool,
     ) -> None:
         self._dataset = dataset
         self._window = window
+        self._decodes = decodes  # images of the items
         self._on_error = on_error
         self._waiting: list[Any] = []  # items read ahead, in reverse order
         self._guard = CallGuard()
@@ -374,6 +385,8 @@ class CombinedIterator(Iterator[T_co]):
             item = self._waiting[-1]
             del self._waiting[-1]  # no call: a signal would come before the next line
             self.position += 1
+            if self._decodes:
+                item = self._decode(item)
             if not isinstance(item, Failure):
                 return cast(T_co, item)
             error = item.error.with_traceback(None)
@@ -381,6 +394,13 @@ class CombinedIterator(Iterator[T_co]):
             if handler is None or not handler(error, self.position - 1):
                 raise error
             self.skipped += 1
+
+    def _decode(self, item: Any) -> Any:
+        """Return an item with its images decoded, or the failure to do so."""
+        try:
+            return decode_item(item)
+        except Exception as error:
+            return Failure(error)
 
     def _read_window(self) -> None:
         """Read the next window at once, or one by one after an error."""
@@ -674,13 +694,13 @@ class Concat(UnionDataset[T_co]):
         return k, base_position - self.starts[k]
 
     def _iterator(
-        self, window: int, on_error: ErrorHandler | None
+        self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> SampleIterator[T_co]:
         if self._plan == Plan():
             return ChainIterator(
-                self, self._read_parts(), self.starts, window, on_error
+                self, self._read_parts(), self.starts, window, on_error, decodes
             )
-        return super()._iterator(window, on_error)
+        return super()._iterator(window, on_error, decodes)
 
     @overload
     def __getitem__(self, key: int | np.integer[Any] | str) -> T_co: ...

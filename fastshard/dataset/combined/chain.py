@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 
 from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.base import BaseDataset
+from fastshard.dataset.images import decode_item
 from fastshard.dataset.iteration import (
     ErrorHandler,
     SampleIterator,
@@ -32,6 +33,8 @@ class ChainIterator(Iterator[T_co]):
         Items to prefetch.
     on_error : ErrorHandler, optional
         As for `PrefetchIterator`.
+    decodes : bool
+        Decode images, behind mapped functions.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class ChainIterator(Iterator[T_co]):
         starts: Sequence[int],
         window: int,
         on_error: ErrorHandler | None,
+        decodes: bool,
     ) -> None:
         self._dataset = dataset
         self._parts = parts
         self._starts = starts
         self._window = window
         self._on_error = on_error
+        self._decodes = decodes
         self._part = 0
         self._items: SampleIterator[Any] | None = None  # of the part, once begun
         self._skipped = 0  # in earlier parts, and by mapped functions
@@ -103,7 +108,7 @@ class ChainIterator(Iterator[T_co]):
                 return cast(T_co, item)
             try:
                 mapped = self._dataset._map_item_at(item, self.position - 1)
-                return cast(T_co, mapped)
+                return cast(T_co, decode_item(mapped) if self._decodes else mapped)
             except Exception as error:
                 handler = self._on_error
                 if handler is None or not handler(error, self.position - 1):
@@ -117,7 +122,9 @@ class ChainIterator(Iterator[T_co]):
         handler = self._on_error
         if handler is not None:
             handler = handler.shifted(self._starts[self._part])
-        self._items = self._parts[self._part]._iterator(self._window, handler)
+        decodes = self._decodes and not self._has_stages
+        part = self._parts[self._part]
+        self._items = part._iterator(self._window, handler, decodes)
         return self._items
 
     def _end_part(self) -> None:

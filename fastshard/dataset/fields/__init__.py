@@ -1,0 +1,1 @@
+"""Alternatives of fields, and samples that change the fields of stored ones."""
