@@ -90,7 +90,6 @@ LOADER_NOTES = {  # arguments of torch
     "copy": "batches may be kept: memory is used again once nothing refers to it",
 }
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
-NO_SAMPLE = "no sample of the first shards has the field: on_error does not skip it"
 
 
 class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
@@ -899,9 +898,13 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             start = start.resumed(state)
         return Loader(start, options, self._is_skippable)
 
-    def _lacks_field(self, name: str) -> bool:
-        """Return whether all samples of the first shards lack a field."""
-        return False
+    def _find_absence(self, name: str) -> FieldNotFoundError | None:
+        """Return the error of a field that no sample of the first shards has."""
+        return None
+
+    def _field_names(self) -> list[str]:
+        """Return the fields of the first shard's samples, before mapped functions."""
+        return []
 
     def _usual_fields(self) -> frozenset[str] | None:
         """Return the fields that samples need for batches; None: any.
@@ -915,10 +918,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
         A field that no sample has is a mistake of the caller's.
         """
-        if isinstance(error, FieldNotFoundError) and self._lacks_field(error.name):
-            if NO_SAMPLE not in getattr(error, "__notes__", ()):
-                error.add_note(NO_SAMPLE)
-            return False
+        if isinstance(error, FieldNotFoundError):
+            absence = self._find_absence(error.name)
+            if absence is not None:
+                error.add_note(f"{absence}: on_error does not skip it")
+                return False
         return is_skippable(error)
 
     # -- Interface of loaders: called by several threads

@@ -73,6 +73,7 @@ from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import (
     ClosedError,
     FastshardError,
+    FieldNotFoundError,
     FormatError,
 )
 from fastshard.formats.decoders import Decoder
@@ -457,11 +458,16 @@ class Dataset(BaseDataset[T_co]):
     def _is_finished(self) -> bool:
         return not self._stages and self._images is None
 
-    def _lacks_field(self, name: str) -> bool:
+    def _find_absence(self, name: str) -> FieldNotFoundError | None:
         names = split_name(name)
         if self._fields is not None and not {*names} & {*self._fields}:
-            return True
-        return not any(map(self._set.has_field, stored_names(names, self._choices)))
+            return missing_from("the selected fields,", names, self._fields)
+        if any(map(self._set.has_field, stored_names(names, self._choices))):
+            return None
+        return missing_from("the first shards, which have", names, self._field_names())
+
+    def _field_names(self) -> list[str]:
+        return visible_names(self._set.field_names(), self._choices)
 
     def _usual_fields(self) -> frozenset[str] | None:
         is_whole = all(
@@ -862,32 +868,33 @@ class Dataset(BaseDataset[T_co]):
         narrowed = self._replace(fields=names, images=images, choices=choices)
         if missing == "raise":
             return narrowed
-        mask = self._having(fields)
+        mask = self._shard_mask(fields)
+        if not mask.any():
+            self._require_fields(fields)
         selected = self._plan.select(apply_mask(mask, self._order()))
         return narrowed._replace(plan=selected)
 
-    def _having(self, fields: Iterable[str]) -> NDArray[np.bool_]:
-        """Return a mask of the shards' samples: those that have some fields.
+    def _shard_mask(self, fields: Iterable[str]) -> NDArray[np.bool_]:
+        """Return a mask of the shards' samples: those that have some fields."""
+        shards, choices = self._set, self._choices
+        groups = [stored_names(split_name(field), choices) for field in fields]
+        return collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
 
-        Raises
-        ------
-        FieldNotFoundError
-            There are samples, and none has one of the fields.
-        """
-        groups = [stored_names(split_name(field), self._choices) for field in fields]
-        shards = self._set
-        mask = collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
-        if not mask.any():
-            for group in groups:
-                self._require_field(group)
-        return mask
+    def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Return a mask of this dataset's samples: those that have some fields."""
+        mask, order = self._shard_mask(fields), self._order()
+        return mask if order is None else mask[order.positions(0, len(order))]
 
-    def _require_field(self, names: tuple[str, ...]) -> None:
-        """Raise FieldNotFoundError if there are samples, and all lack some names."""
-        shards = self._set
-        one = collect_mask(shards, lambda k: having_all(shards.samples(k), [names]))
-        if len(one) and not one.any():
-            raise missing_from(shards.root, names, shards.field_names())
+    def _require_fields(self, fields: tuple[str, ...]) -> None:
+        """Raise FieldNotFoundError if shards have samples, and all lack a field."""
+        for field in fields:
+            mask = self._shard_mask((field,))
+            if len(mask) and not mask.any():
+                raise missing_from(self._where, split_name(field), self._field_names())
+
+    @property
+    def _where(self) -> str:
+        return f"the dataset below {self._set.root}, which has"
 
     def _parse_names(
         self, fields: Iterable[str]
@@ -902,11 +909,11 @@ class Dataset(BaseDataset[T_co]):
         for field in fields:
             alternatives = split_name(field)
             if self._fields is not None and not {*alternatives} & {*self._fields}:
-                raise missing_from("the selected fields", alternatives, self._fields)
+                raise missing_from("the selected fields,", alternatives, self._fields)
             known = self._set.known_fields()
             stored = stored_names(alternatives, self._choices)
             if known is not None and not {*stored} & {*known}:
-                raise missing_from(self._set.root, alternatives, known)
+                raise missing_from(self._where, alternatives, known)
         return parse_names(fields, self._choices)
 
     def filter(
@@ -1343,12 +1350,9 @@ class Dataset(BaseDataset[T_co]):
         {'npy': 'array', 'cls': 'int', 'txt': 'text', 'json': 'json'}
         """
         if self._field_infos is None:
-            names: Iterable[str] | None = self._fields
-            if names is None:
-                names = visible_names(self._set.field_names(), self._choices)
             infos = collect_field_infos(
                 self._first_samples(),
-                names,
+                self._field_names() if self._fields is None else self._fields,
                 lambda name: self._set.kind_of(name, self._decoders),
                 remote=self._set.remote is not None,
             )

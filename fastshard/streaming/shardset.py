@@ -246,7 +246,7 @@ class StreamSet(ShardSet):
 
     def known_fields(self) -> Collection[str] | None:
         names = (name for config in self.index.configs for name in config.names)
-        return frozenset(names) or None
+        return tuple(dict.fromkeys(names)) or None
 
     def field_names(self) -> list[str]:
         facts = self.first_config()

@@ -5,14 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from hashlib import blake2b
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    cast,
+    overload,
+)
 
 from fastshard._core.dataset.streams import CallGuard
 from fastshard._core.table.order import Order
+from fastshard._util.options import check_choice
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.chain import ChainIterator
 from fastshard.dataset.combined.concat_keys import ConcatKeys
@@ -22,6 +33,7 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.fields.alternatives import missing_from, split_name
 from fastshard.dataset.images import decode_item
 from fastshard.dataset.iteration import (
     ErrorHandler,
@@ -31,7 +43,7 @@ from fastshard.dataset.iteration import (
 from fastshard.dataset.order.plan import Plan, order_digest
 from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.state import Identity
-from fastshard.errors import FastshardError
+from fastshard.errors import FieldNotFoundError
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
 
 if TYPE_CHECKING:
@@ -39,6 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard.dataset.images import ImageSample
+    from fastshard.formats.sample import Sample
 
 __all__ = [
     "CombinedDataset",
@@ -317,9 +330,13 @@ class CombinedDataset(BaseDataset[T_co]):
         """
         return concatenate(self, other)
 
-    def _lacks_field(self, name: str) -> bool:
-        parts = self._parts()
-        return bool(parts) and all(part._lacks_field(name) for part in parts)
+    def _find_absence(self, name: str) -> FieldNotFoundError | None:
+        found = [part._find_absence(name) for part in self._parts()]
+        return found[0] if found and all(found) else None
+
+    def _field_names(self) -> list[str]:
+        names = (part._field_names() for part in self._parts())
+        return list(dict.fromkeys(chain.from_iterable(names)))
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None, decodes: bool = True
@@ -542,6 +559,8 @@ class UnionDataset(CombinedDataset[T_co]):
         ------
         FastshardError
             The samples are mapped or decoded already.
+        FieldNotFoundError
+            A part has no such field.
         TypeError
             A part has no images: it is a zip.
         ValueError
@@ -560,15 +579,118 @@ class UnionDataset(CombinedDataset[T_co]):
         >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
         (8, 4, 4, 3)
         """
-        if self._stages:
-            raise FastshardError("call images before map and decode, not after")
-        parts: list[BaseDataset[Any]] = []
-        for part in self.datasets:
-            if not hasattr(part, "images"):
-                kind = type(part).__name__
-                raise TypeError(f"the samples of a {kind} have no images to decode")
-            parts.append(part.images(field, size, **options))
-        return self._with_datasets(parts)
+        return self._with_each("images", field, size, **options)
+
+    def decode(self, *fields: str) -> UnionDataset[dict[str, Any]]:
+        """Return the dataset with the samples of its parts decoded.
+
+        Parameters
+        ----------
+        *fields : str
+            As for `Dataset.decode`; each part has them.
+
+        Returns
+        -------
+        Mix or Concat
+            As this one, of dicts.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        FieldNotFoundError
+            A part has no such field.
+        TypeError
+            The samples of a part have no fields: it is a zip.
+
+        Examples
+        --------
+        >>> (ds[:50] + ds[50:]).decode("cls", "txt")[7]
+        {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
+        >>> fastshard.mix([ds, ds], seed=5).decode("cls").shuffle(seed=7)[0]
+        {'__key__': '0000...', 'cls': ...}
+        """
+        return self._with_each("decode", *fields)
+
+    def select_fields(
+        self, *fields: str, missing: Literal["raise", "skip"] = "raise"
+    ) -> UnionDataset[Sample]:
+        """Return the dataset of samples with these fields only, in this order.
+
+        Parameters
+        ----------
+        *fields : str
+        missing : {"raise", "skip"}, default "raise"
+            As for `Dataset.select_fields`. ``"skip"`` leaves samples out of the order
+            that this dataset has.
+
+        Returns
+        -------
+        Mix or Concat
+            As this one.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        FieldNotFoundError
+            A part has no such field; with ``missing="skip"`` no part.
+        TypeError
+            The samples of a part have no fields: it is a zip.
+        ValueError
+            `missing` is another value.
+
+        Examples
+        --------
+        >>> both = (ds[:50] + ds[50:]).select_fields("txt", "cls")
+        >>> len(both), both[7].keys()
+        (100, ['txt', 'cls'])
+        """
+        check_choice("missing", missing, ("raise", "skip"))
+        narrowed = self._with_each("select_fields", *fields)
+        if missing == "raise":
+            return narrowed
+        mask = self._having(fields)
+        if not mask.any():
+            self._require_fields(fields)
+        return narrowed._select(mask)
+
+    def _with_each(self, method: str, *args: Any, **options: Any) -> Any:
+        """Return the combination of what a method of each part returns."""
+        self._require_unmapped(method)
+        parts = [self._part_with(method, part) for part in self.datasets]
+        return self._with_datasets(
+            [getattr(part, method)(*args, **options) for part in parts]
+        )
+
+    @staticmethod
+    def _part_with(method: str, part: Any) -> Any:
+        """Return a part, which must have a method."""
+        if hasattr(type(part), method):
+            return part
+        what = "images to decode" if method == "images" else "fields"
+        raise TypeError(f"the samples of a {type(part).__name__} have no {what}")
+
+    def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Return a mask of the items: those that have some fields."""
+        import numpy as np
+
+        parts = [self._part_with("_having", part) for part in self.datasets]
+        masks = [part._having(fields) for part in parts]
+        sources = map(self.source_of, self._base_positions(list(range(self._size()))))
+        return np.fromiter((masks[k][i] for k, i in sources), bool, self._size())
+
+    def _require_fields(self, fields: tuple[str, ...]) -> None:
+        """Raise FieldNotFoundError if a sample is there, and all parts lack a field."""
+        for field in fields:
+            for part in self.datasets:
+                with suppress(FieldNotFoundError):
+                    part._require_fields((field,))  # type: ignore[attr-defined]
+                    break
+            else:
+                raise missing_from(
+                    "all parts, which have", split_name(field), self._field_names()
+                )
 
     @property
     def fields(self) -> Mapping[str, FieldInfo]:
@@ -577,6 +699,13 @@ class UnionDataset(CombinedDataset[T_co]):
 
     def _parts(self) -> Sequence[BaseDataset[Any]]:
         return self.datasets
+
+    def _usual_fields(self) -> frozenset[str] | None:
+        found = [part._usual_fields() for part in self.datasets]
+        known = [fields for fields in found if fields is not None]
+        if self._stages or len(known) < len(found):
+            return None
+        return frozenset.intersection(*known) if known else None
 
     def _read(self, base_positions: Iterable[int], get: Getter = get_many) -> list[Any]:
         sources = [self.source_of(i) for i in base_positions]
@@ -654,6 +783,10 @@ class Concat(UnionDataset[T_co]):
             size: int | tuple[int, int] | None = None,
             **options: Any,
         ) -> Concat[ImageSample]: ...
+        def decode(self, *fields: str) -> Concat[dict[str, Any]]: ...
+        def select_fields(
+            self, *fields: str, missing: Literal["raise", "skip"] = "raise"
+        ) -> Concat[Sample]: ...
         def map(self, fn: Callable[[T_co], T]) -> Concat[T]: ...
 
     @property

@@ -32,6 +32,7 @@ from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundEr
 if TYPE_CHECKING:
     from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.images import ImageSample
+    from fastshard.formats.sample import Sample
 
 __all__ = [
     "Concat",
@@ -187,6 +188,10 @@ class Mix(UnionDataset[T_co]):
             size: int | tuple[int, int] | None = None,
             **options: Any,
         ) -> Mix[ImageSample]: ...
+        def decode(self, *fields: str) -> Mix[dict[str, Any]]: ...
+        def select_fields(
+            self, *fields: str, missing: Literal["raise", "skip"] = "raise"
+        ) -> Mix[Sample]: ...
         def map(self, fn: Callable[[T_co], T]) -> Mix[T]: ...
 
     @property

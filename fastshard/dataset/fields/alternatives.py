@@ -201,9 +201,12 @@ class PickedMaker:
 def missing_from(
     where: str, names: tuple[str, ...], fields: Iterable[str]
 ) -> FieldNotFoundError:
-    """Return the error of a dataset that has none of some alternatives."""
+    """Return the error of a dataset that has none of some alternatives.
+
+    `where` is followed by the fields that there are.
+    """
     fields = list(fields)
-    return _lacking(names, f"{where}, which has {', '.join(fields)}", fields)
+    return _lacking(names, f"{where} {', '.join(fields)}", fields)
 
 
 def raise_lacking(sample: Any, names: tuple[str, ...]) -> NoReturn:
