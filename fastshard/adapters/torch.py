@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -83,7 +83,20 @@ def to_tensor(array: NDArray[Any]) -> torch.Tensor:
         raise UnusableArrayError.of("torch", array, error) from error
 
 
-def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
+@overload
+def collate(
+    samples: None = None, *, ragged: Padding = "list", keys: bool = True
+) -> TensorCollation: ...
+@overload
+def collate(
+    samples: Sequence[Any], *, ragged: Padding = "list", keys: bool = True
+) -> Any: ...
+def collate(
+    samples: Sequence[Any] | None = None,
+    *,
+    ragged: Padding = "list",
+    keys: bool = True,
+) -> Any:
     """Collate samples into a batch of tensors: a ``collate_fn``.
 
     As `fastshard.collate`, with tensors in place of arrays. In a worker process they
@@ -94,11 +107,15 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
 
     Parameters
     ----------
-    samples : sequence
-        Raw samples, decoded ones (dicts), or values.
+    samples : sequence, optional
+        Raw samples, decoded ones (dicts), or values. Without them the result is a
+        ``collate_fn`` with the other options: a `TensorCollation`.
     ragged : {"list", "pad", "error"}
         For arrays of different shapes: return a list of tensors; pad them with zeros;
         or raise an error. As for `fastshard.collate`.
+    keys : bool
+        False: batches are without ``"__key__"``, for trainers that pass all fields of
+        a batch to a model, or move them to a device.
 
     Returns
     -------
@@ -126,8 +143,14 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
     >>> batch = next(iter(loader))
     >>> batch["npy"].shape, batch["cls"].dtype
     (torch.Size([32, 4]), torch.int64)
+    >>> loader = DataLoader(
+    ...     ds.select_fields("npy", "cls"), 32, collate_fn=collate(keys=False)
+    ... )
+    >>> list(next(iter(loader)))
+    ['npy', 'cls']
     """
-    return TensorCollation(ragged)(samples)
+    collation = TensorCollation(ragged, keys=keys)
+    return collation if samples is None else collation(samples)
 
 
 class TensorCollation(Collation):
@@ -139,6 +162,8 @@ class TensorCollation(Collation):
         As for `collate`.
     out : dict, optional
         Arrays by field that stacks are written to; as for `fastshard.collate`.
+    keys : bool
+        As for `collate`.
 
     Examples
     --------

@@ -216,10 +216,19 @@ def _describe(array: NDArray[Any]) -> str:
 
 @overload
 def collate(
+    samples: None = None,
+    *,
+    ragged: Padding = "list",
+    out: dict[str, Any] | None = None,
+    keys: bool = True,
+) -> Collation: ...
+@overload
+def collate(
     samples: Sequence[Sample | Mapping[str, Any]],
     *,
     ragged: Padding = "list",
     out: dict[str, Any] | None = None,
+    keys: bool = True,
 ) -> dict[str, Any]: ...
 @overload
 def collate(
@@ -227,19 +236,22 @@ def collate(
     *,
     ragged: Padding = "list",
     out: dict[str, Any] | None = None,
+    keys: bool = True,
 ) -> Any: ...
 def collate(
-    samples: Sequence[Any],
+    samples: Sequence[Any] | None = None,
     *,
     ragged: Padding = "list",
     out: dict[str, Any] | None = None,
+    keys: bool = True,
 ) -> Any:
     """Collate samples into a batch; also a ``collate_fn`` for torch.
 
     Parameters
     ----------
-    samples : sequence
-        Raw samples, decoded ones (dicts), typed ones, or values.
+    samples : sequence, optional
+        Raw samples, decoded ones (dicts), typed ones, or values. Without them the
+        result is a function of samples, with the other options.
     ragged : {"list", "pad", "error"}, default "list"
         For arrays of different shapes: return a list of them; pad them with zeros to
         the largest length of each axis; or raise an error.
@@ -248,6 +260,9 @@ def collate(
         and are views of. A missing array is allocated and added, for the next batch
         to reuse. An array too small for padding is replaced, and one that was added
         for batches of another shape.
+    keys : bool, default True
+        False: batches are without ``"__key__"``, for trainers that pass all fields of
+        a batch to a model.
 
     Returns
     -------
@@ -282,8 +297,12 @@ def collate(
     ((2, 4), [{'size': 4}, {'size': 4}])
     >>> fastshard.collate([(7, 0.5), (90, 1.5)])
     (array([ 7, 90]), array([0.5, 1.5]))
+    >>> plain = fastshard.collate(keys=False)
+    >>> list(next(ds.select_fields("npy", "cls").batches(8, collate=plain)))
+    ['npy', 'cls']
     """
-    return Collation(ragged, out)(samples)
+    collation = Collation(ragged, out, keys=keys)
+    return collation if samples is None else collation(samples)
 
 
 class Collation:
@@ -299,11 +318,16 @@ class Collation:
     _taken: set[str]  # fields of one batch that have memory of `buffers`
 
     def __init__(
-        self, ragged: Padding = "list", out: dict[str, Any] | None = None
+        self,
+        ragged: Padding = "list",
+        out: dict[str, Any] | None = None,
+        *,
+        keys: bool = True,
     ) -> None:
         check_choice("ragged", ragged, ("list", "pad", "error"))
         self.ragged = ragged
         self.out = out
+        self.keys = keys
         self._added: dict[str, Any] = {}  # arrays in `out` that are not the caller's
 
     def on_buffers(self, buffers: BufferSet) -> Self:
@@ -454,6 +478,8 @@ class Collation:
             batch = self._collate_mappings(samples, prefix, lengths)
         else:
             return self.collate_values(samples, prefix, None)
+        if not self.keys and not prefix.endswith("/"):  # not of the arrays of an npz
+            batch.pop(KEYS, None)
         if self.ragged == "pad":
             batch[LENGTHS] = lengths
         return batch

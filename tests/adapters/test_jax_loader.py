@@ -88,3 +88,8 @@ def test_a_state_continues_as_that_of_batches(ds):
 def test_options_are_checked(ds):
     with pytest.raises(ValueError, match="ahead"):
         loader(ds, SIZE, ahead=-1)
+
+
+def test_batches_without_keys(ds):
+    with loader(ds, 4, collate=fastshard.collate(keys=False)) as batches:
+        assert "__key__" not in next(batches)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import fastshard
 from support.marks import not_sanitized
 from support.tars import write_tar
 
@@ -131,3 +132,25 @@ def test_a_data_loader_reads_a_dataset(tmp_path, method):
         [sys.executable, script, tmp_path, method], capture_output=True, text=True
     )
     assert done.stdout.split() == [f"{i:03d}" for i in range(14)], done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_data_loader_of_batches_without_keys(tmp_path, method):
+    torch = pytest.importorskip("torch")
+    from fastshard.adapters.torch import IterableDataset, collate, loader
+
+    write_tar(tmp_path / "a.tar", {f"{i:03d}.cls": str(i).encode() for i in range(40)})
+    ds = fastshard.open(tmp_path)
+    made = collate(keys=False)
+    batches = torch.utils.data.DataLoader(
+        ds, 8, num_workers=1, collate_fn=made, multiprocessing_context=method
+    )
+    found = list(batches)
+    assert [list(batch) for batch in found] == [["cls"]] * 5
+    assert torch.cat([batch["cls"] for batch in found]).tolist() == list(range(40))
+    assert list(collate(ds.get_many([0, 1]), keys=False)) == ["cls"]
+    assert list(next(iter(IterableDataset(ds, 8, collate=made)))) == ["cls"]
+    with loader(ds, 8, collate=fastshard.collate(keys=False)) as threads:
+        assert {name: type(x) for name, x in next(threads).items()} == {
+            "cls": torch.Tensor
+        }

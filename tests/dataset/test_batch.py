@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -298,3 +299,43 @@ def test_the_error_of_a_damaged_array_names_it(tmp_path, made):
     ds = fastshard.open(tmp_path / "d.tar")
     with ds, pytest.raises(fastshard.FormatError, match=r"1\.npy"):
         next(ds.batches(2))
+
+
+COLLATIONS = [
+    lambda: fastshard.collate(keys=False),
+    lambda: lambda samples: fastshard.collate(samples, keys=False),
+]
+
+
+@pytest.mark.parametrize("make", COLLATIONS, ids=["made", "called"])
+def test_batches_without_keys(ds, make):
+    few = ds.get_many([3, 5])
+    for samples in (
+        few,
+        [sample.decode() for sample in few],
+        [pickle.loads(pickle.dumps(sample)) for sample in few],
+    ):
+        batch, other = make()(samples), fastshard.collate(samples)
+        assert list(other) == ["__key__", "txt", "npy", "cls"]
+        assert list(batch) == ["txt", "npy", "cls"]
+        np.testing.assert_array_equal(batch["npy"], other["npy"])
+    pairs = make()(list(zip(few, few, strict=True)))
+    assert [list(part) for part in pairs] == [["txt", "npy", "cls"]] * 2
+    assert make()([7, 9]).tolist() == [7, 9]
+    padded = fastshard.collate(few, ragged="pad", keys=False)
+    assert list(padded) == ["txt", "npy", "cls", "__lengths__"]
+    part = ds.select_fields("cls")
+    plain = list(part.batches(8, collate=make()))
+    assert [list(batch) for batch in plain] == [["cls"]] * 7
+    with part.loader(8, collate=make(), threads=1, on_error="mask") as loader:
+        assert list(next(loader)) == ["cls", "__ok__"]
+
+
+def test_keys_of_npz_arrays_stay(tmp_path):
+    file = io.BytesIO()
+    np.savez(file, __key__=np.arange(2), x=np.arange(3))
+    with fastshard.ShardWriter(tmp_path / "a.tar") as writer:
+        writer.write({"__key__": "a", "npz": file.getvalue()})
+    with fastshard.open(tmp_path / "a.tar") as ds:
+        batch = fastshard.collate([ds[0]], keys=False)
+    assert {name: list(batch[name]) for name in batch} == {"npz": ["__key__", "x"]}
