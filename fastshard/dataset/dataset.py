@@ -161,6 +161,7 @@ class Dataset(BaseDataset[T_co]):
         "_is_narrowed",
         "_keys",
         "_locator",
+        "_narrow_checks",
         "_own_order",
         "_picker",
         "_plan",
@@ -196,7 +197,9 @@ class Dataset(BaseDataset[T_co]):
         self._stages = stages
         self._images = images
         self._choices = choices
+        # `SampleBase.narrow` checks names without alternatives, `FieldPicker` others.
         self._stored_fields = None if fields is None else stored_names(fields, choices)
+        self._narrow_checks = required and not choices
         self._picker = self._make_picker()
         self._is_changed = self._is_narrowed or bool(stages) or self._picker is not None
         self._keys: DatasetKeys | None = None
@@ -234,12 +237,6 @@ class Dataset(BaseDataset[T_co]):
             return None
         needed = (stored_names((name,), choices) for name in dict.fromkeys(names))
         return FieldPicker(tuple(needed), choices, self._fields)
-
-    @property
-    def _narrowing(self) -> tuple[tuple[str, ...] | None, bool, Any]:
-        """The arguments of `SampleBase.narrow`."""
-        required = self._required and not self._choices
-        return self._stored_fields, required, self._decoders
 
     def _prepare(self) -> SampleLocator:
         """Count the samples on first use and return their locator."""
@@ -334,7 +331,7 @@ class Dataset(BaseDataset[T_co]):
             locator = self._prepare()
         item = locator.at(i)
         if self._is_narrowed:
-            item.narrow(*self._narrowing)
+            item.narrow(self._stored_fields, self._narrow_checks, self._decoders)
         if self._picker is not None:
             self._picker.check(item)
             (item,) = self._wrap([item], [i])
@@ -342,7 +339,8 @@ class Dataset(BaseDataset[T_co]):
 
     def _wrap(self, samples: list[Any], positions: Iterable[int]) -> list[Any]:
         """Return samples with the names of alternatives, whose images are decoded."""
-        samples = self._choose(samples)
+        if self._choices:
+            samples = self._choose(samples)
         if self._images is None:
             return samples
         numbers, order = range(self._count), self._own_order
@@ -364,9 +362,8 @@ class Dataset(BaseDataset[T_co]):
             A sample lacks a field.
         """
         if self._is_narrowed:
-            narrowing = self._narrowing
             for item in items:
-                item.narrow(*narrowing)
+                item.narrow(self._stored_fields, self._narrow_checks, self._decoders)
         if self._picker is not None:
             for item in items:
                 self._picker.check(item)
@@ -687,7 +684,7 @@ class Dataset(BaseDataset[T_co]):
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         self._set.drop_complete()
-        narrowing = self._narrowing
+        narrowing = (self._stored_fields, self._narrow_checks, self._decoders)
         stream: ItemStream
         failed: set[int] = set()
         if self._plan == Plan():  # begins before all shards are counted
@@ -722,7 +719,7 @@ class Dataset(BaseDataset[T_co]):
 
     def _shard_iterator(self, k: int) -> PrefetchIterator | RemotePrefetchIterator:
         """Return an iterator over the samples of a shard, in its order, mapped."""
-        narrowing = self._narrowing
+        narrowing = (self._stored_fields, self._narrow_checks, self._decoders)
         stream = ShardStream([None], lambda _: self._set.samples(k), *narrowing)
         make = self._item_maker()
         stream.decoder = make if isinstance(make, SampleDecoder) else None
