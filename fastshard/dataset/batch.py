@@ -850,7 +850,7 @@ def read_column(
     if samples and isinstance(samples[0], ImageSample):
         if field in samples[0].images and dtype is None:
             return _read_images(samples, field, ragged)
-        samples = [sample.stored for sample in samples]
+        samples = [getattr(sample, "stored", sample) for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:
         layout = FieldLayout("raw", dtype, shape)

@@ -475,10 +475,11 @@ class Dataset(BaseDataset[T_co]):
             return None
         picker = self._picker or FieldPicker((), {}, None)
         sets = self._set.field_sets()
-        usual: Iterable[str] = max(
-            filter(picker.is_met, sets),
+        complete = [fields for fields in sets if picker.is_met(fields)]
+        usual = max(
+            complete,
             key=lambda fields: (sets[fields], len(fields)),
-            default=(),
+            default=frozenset[str](),
         )
         return frozenset(visible_names(usual, self._choices))
 

@@ -655,7 +655,7 @@ class UnionDataset(CombinedDataset[T_co]):
             self._require_fields(fields)
         return narrowed._select(mask)
 
-    def _with_each(self, method: str, *args: Any, **options: Any) -> Any:
+    def _with_each(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
         """Return the combination of what a method of each part returns."""
         self._require_unmapped(method)
         parts = [self._part_with(method, part) for part in self.datasets]
