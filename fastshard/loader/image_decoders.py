@@ -48,6 +48,7 @@ PLUGINS = {
     "TIFF": ("TiffImagePlugin", "TiffImageFile"),
     "PPM": ("PpmImagePlugin", "PpmImageFile"),
 }
+PILLOW_JPEG = "PIL.JpegImagePlugin"
 ORIENTATION = 0x0112  # EXIF tag
 TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags
 
@@ -103,6 +104,9 @@ def decode_jpeg(
     if not jpeg.is_one_scan:
         _check_scans(view, jpeg.scan)
     fast = _fast_decoder(decoder)
+    # Of four components simplejpeg's RGB differs from Pillow's by up to 2.
+    if decoder is None and jpeg.components == 4 and _library(PILLOW_JPEG) is not None:
+        fast = None
     if fast is not None:
         found = fast(view, header, channels, factor, take, True)
         if found is not None:
