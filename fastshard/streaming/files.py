@@ -331,7 +331,8 @@ class StreamFiles:
 
         data = file.read(0, file.nbytes)
         self._check_data(data, zipped, file.path)
-        plain = parse_compression(compression).decompress(data, raw.bytes, file.path)
+        codec = parse_compression(compression, file.path)
+        plain = codec.decompress(data, raw.bytes, file.path)
         self._check_data(plain, raw, file.path)
         return plain
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
+from math import inf
 from typing import Any, NamedTuple
 
-from fastshard._core.streaming.index import LARGEST_INDEX, ShardTable, parse_index
+from fastshard._core.streaming.index import (
+    KEY_NAMES,
+    LARGEST_INDEX,
+    ShardTable,
+    parse_index,
+)
 from fastshard.errors import FormatError
 from fastshard.remote.file import open_remote
 from fastshard.remote.options import Settings
@@ -20,8 +27,8 @@ __all__ = [
     "ShardConfig",
     "ShardEntry",
     "StreamIndex",
-    "find_fault",
     "parse_remote",
+    "parse_shard",
     "parse_size_limit",
     "read_index",
 ]
@@ -38,9 +45,10 @@ KEYS = {  # of a shard's object, beside version and format
     "tsv": ("column_names", "column_encodings", "newline"),
 }
 COMMON_KEYS = ("compression", "hashes", "size_limit")
+FILE_KEYS = ("raw_data", "zip_data", "raw_meta", "zip_meta")
+HEAD = '{"version": 2, "shards": [{'  # of an index of one shard
 UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 MAX_COLUMN_SIZE = 1 << 32  # bytes
-MAX_FILE_SIZE = 1 << 63  # bytes
 SHOWN = 80  # characters of a wrong value in an error
 
 
@@ -481,7 +489,8 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
             raise fail(f"shard has no key {key!r}")
     compression, limit = found["compression"], found["size_limit"]
     check("compression", isinstance(compression, str | None), "a string or null")
-    check("hashes", _is_texts(found["hashes"]), "a list of strings")
+    hashes = found["hashes"] or []
+    check("hashes", _is_texts(hashes), "a list of strings or null")
     check("size_limit", _is_limit(limit), "a size or null")
     if name == "json":
         columns = found["columns"]
@@ -506,7 +515,9 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
         sizes = [size or None for size in sizes]  # 0 is variable, as upstream reads it
     else:
         newline = found["newline"]
-        check("newline", _is_mark(newline), "a string")
+        # Each row of JSON ends by itself: its newline may be empty.
+        good = isinstance(newline, str) if name == "json" else _is_mark(newline)
+        check("newline", good, "a string")
         separator = found.get("separator", XSV_SEPARATORS.get(name))
         if name != "json" and "separator" in found:
             check("separator", _is_mark(separator), "a string")
@@ -515,7 +526,7 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
     return ShardConfig(
         name,
         compression,
-        tuple(found["hashes"]),
+        tuple(hashes),
         parse_size_limit(limit) or None,  # type: ignore[arg-type]
         tuple(names),
         tuple(encodings),
@@ -525,27 +536,65 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
     )
 
 
-def find_fault(shard: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the values of a shard's object, None if nothing is.
+def parse_shard(shard: object, path: str) -> dict[str, Any]:
+    """Check a shard's object as one of an index; return the values of its format.
 
-    Keys that are missing are no fault here.
+    Keys that the format does not have are left out, and compressed files that are not
+    given are None.
+
+    Parameters
+    ----------
+    shard : object
+        A mapping of JSON values.
+    path : str
+        The index, for error messages.
+
+    Raises
+    ------
+    FormatError
+        As for `read_index`.
     """
-    names = shard.get("column_names")
-    width = len(names) if isinstance(names, list) else -1
-    for key, value in shard.items():
-        check = CHECKS.get(key)
-        if check is None:
-            continue
-        expected, is_good = check
-        if not is_good(value):
-            return f"expected {key!r} to be {expected}, got {repr(value)[:SHOWN]}"
-        is_parallel = key in ("column_encodings", "column_sizes")
-        if is_parallel and len(value) != width >= 0:
-            return f"expected {key!r} to have {width} items, got {len(value)}"
-        is_header = key == "column_names" and "newline" in shard
-        if is_header and not all(map(_is_utf8, value)):
-            return "expected 'column_names' to be text"
-    return None
+    if not isinstance(shard, Mapping):
+        raise FormatError(
+            f"expected a shard to be an object, got {shard!r:.80}", path, 0
+        )
+    texts = [_dump_item(key, shard[key], path) for key in KEY_NAMES if key in shard]
+    text = f"{HEAD}{', '.join(texts)}}}]}}".encode()
+    try:
+        StreamIndex(parse_index(text, path), path, os.path.dirname(path))
+    except FormatError as error:
+        reason = f"{error.reason}{_find_key(texts, error.offset - len(HEAD))}"
+        raise FormatError(reason, path, 0, error.member) from None
+    name = shard["format"]
+    keys = ("format", *COMMON_KEYS, "samples", *KEYS[name])
+    values = {key: deepcopy(shard[key]) for key in keys}
+    values["hashes"] = values["hashes"] or []
+    for key in FILE_KEYS if name != "mds" else FILE_KEYS[:2]:
+        values[key] = _file_of(shard.get(key))
+    return values
+
+
+def _dump_item(key: str, value: object, path: str) -> str:
+    """Return a key with its value as they are in an object of JSON."""
+    try:
+        return json.dumps({key: value})[1:-1]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{key!r} is no JSON: {error}", path, 0) from None
+
+
+def _find_key(texts: list[str], at: int) -> str:
+    """Return which of the items, joined by two characters, a byte is in."""
+    for text in texts:
+        if 0 < at <= len(text):
+            return f", in '{text[1 : text.index(chr(34), 1)]}'"
+        at -= len(text) + 2
+    return ""
+
+
+def _file_of(file: Mapping[str, Any] | None) -> FileInfo | None:
+    if file is None:
+        return None
+    return FileInfo(file["basename"], file["bytes"], dict(file["hashes"] or {}))
 
 
 def _is_mark(value: Any) -> bool:
@@ -559,23 +608,6 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_file(value: Any) -> bool:
-    """Return whether a value may be a file's object; its keys are another matter."""
-    if not isinstance(value, dict):
-        return False
-    nbytes = value.get("bytes", 0)
-    return (
-        isinstance(value.get("basename", ""), str)
-        and type(nbytes) is int
-        and 0 <= nbytes < MAX_FILE_SIZE
-        and isinstance(value.get("hashes", {}), dict)
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_COLUMN_SIZE
 
 
 def _is_texts(value: Any) -> bool:
@@ -595,29 +627,4 @@ def _is_limit(value: Any) -> bool:
         except ValueError:
             return False
         return True
-    return value is None or (type(value) is int and value >= 0)
-
-
-CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key of a shard's object
-    "compression": ("a string or null", lambda value: isinstance(value, str | None)),
-    "samples": ("a number of samples", _is_count),
-    "raw_data": ("a file", _is_file),
-    "raw_meta": ("a file", _is_file),
-    "zip_data": ("a file or null", lambda value: value is None or _is_file(value)),
-    "zip_meta": ("a file or null", lambda value: value is None or _is_file(value)),
-    "column_names": (
-        "a list of unlike strings",
-        lambda value: _is_texts(value) and len(set(value)) == len(value),
-    ),
-    "column_encodings": ("a list of strings", _is_texts),
-    "column_sizes": (
-        "a list of sizes or nulls",
-        lambda value: isinstance(value, list) and all(map(_is_column_size, value)),
-    ),
-    "columns": (
-        "an object of strings",
-        lambda value: isinstance(value, dict) and _is_texts(list(value.values())),
-    ),
-    "newline": ("a string", _is_mark),
-    "separator": ("a string", _is_mark),
-}
+    return value is None or (isinstance(value, int | float) and 0 <= value < inf)

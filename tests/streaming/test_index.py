@@ -156,12 +156,12 @@ def test_raw_and_zip_that_are_one_file():
 
 
 WRONG = [
-    (MDS, "version", [1, 3, "2", 2.0, None, ...]),
+    (MDS, "version", [1, 3, "2", 2.5, None, ...]),
     (MDS, "format", ["MDS", 5, None, ["mds"], ...]),
     (MDS, "samples", [-1, 1.5, "3", None, True, 1 << 32, 10**30, ...]),
     (MDS, "compression", [5, ["zstd"], ...]),
-    (MDS, "hashes", ["sha1", [1], {"sha1": 1}, None, ...]),
-    (MDS, "size_limit", [-1, 1.5, "1xb", [1], True, ...]),
+    (MDS, "hashes", ["sha1", [1], {"sha1": 1}, ...]),
+    (MDS, "size_limit", [-1, "1xb", [1], ...]),
     (MDS, "column_names", ["id", ["id"], ["id", "id"], ["id", 1], None, ...]),
     (MDS, "column_encodings", ["str", ["str"], [1, 2], None, ...]),
     (MDS, "column_sizes", [None, [8], [8, -1], [8, "8"], [8, 1 << 40], [8, True], ...]),
@@ -171,7 +171,8 @@ WRONG = [
     (MDS, "zip_data", ["a", [], {}, 0]),
     (JSON, "raw_meta", [None, "a", ...]),
     (JSON, "columns", [["a"], {"a": 1}, None, ...]),
-    (JSON, "newline", [None, "", 1, ...]),
+    (JSON, "newline", [None, 1, ...]),
+    (XSV, "newline", [None, "", 1, ...]),
     (XSV, "separator", [None, "", 1]),
 ]
 

@@ -1,6 +1,7 @@
 """Values of an index, of configs and of fields that cannot be."""
 
 import errno
+import inspect
 import io
 import json
 import os
@@ -61,15 +62,22 @@ WRONG = [
     ("mds", "column_names", ["a", "a"]),
     ("mds", "column_names", [["a"], {}]),
     ("mds", "raw_data", None),
+    ("mds", "raw_data", {}),
+    ("mds", "raw_data", {"basename": "a"}),
     ("mds", "raw_data", file(bytes=-1)),
-    ("mds", "raw_data", file(bytes=1 << 63)),
+    ("mds", "raw_data", file(bytes=1 << 64)),
     ("mds", "raw_data", file(bytes="1")),
     ("mds", "raw_data", file(basename=None)),
     ("mds", "raw_data", file(hashes=[1])),
     ("mds", "zip_data", []),
     ("mds", "samples", -1),
     ("mds", "samples", 1.5),
+    ("mds", "samples", {1, 2}),
     ("mds", "compression", 7),
+    ("mds", "size_limit", "1xb"),
+    ("mds", "size_limit", -1),
+    ("mds", "hashes", [1]),
+    ("mds", "format", ["mds"]),
     ("json", "columns", {"a": 1}),
     ("json", "columns", ["a"]),
     ("json", "raw_meta", None),
@@ -87,9 +95,50 @@ WRONG = [
 def test_readers_refuse_wrong_values(form, key, value, tmp_path):
     shard = make(tmp_path, form) | {key: value}
     for read in (reader_from_json, READERS[form].from_json):
-        with pytest.raises(FormatError, match=f"'{key}'") as caught:
+        with pytest.raises(FormatError, match=key) as caught:
             read(str(tmp_path), None, shard)
         assert caught.value.path == str(tmp_path / "index.json")
+
+
+@pytest.mark.parametrize("shard", [None, [], "mds", {}, {"version": 2}, {1: 2}])
+def test_readers_refuse_objects_that_are_no_shards(shard, tmp_path):
+    for read in (reader_from_json, MDSReader.from_json):
+        with pytest.raises(FormatError, match="shard") as caught:
+            read(str(tmp_path), "train", shard)
+        assert caught.value.path == str(tmp_path / "train" / "index.json")
+
+
+@pytest.mark.parametrize("form", ["mds", "json"])
+def test_readers_without_a_raw_file_are_refused(form, tmp_path):
+    reader = reader_from_json(str(tmp_path), None, make(tmp_path, form))
+    names = [name for name in ("raw_data", "raw_meta") if hasattr(reader, name)]
+    given = {
+        name: getattr(reader, name)
+        for name in inspect.signature(type(reader)).parameters
+        if name != "options"
+    }
+    for name in names:
+        with pytest.raises(FormatError, match=f"'{name}' to be a file, got null"):
+            type(reader)(**(given | {name: None}))
+
+
+@pytest.mark.parametrize("read", ["open", "reader"])
+def test_an_unknown_compression_names_the_compressed_file(read, tmp_path):
+    shard = make(tmp_path, "mds", ["a"])
+    packed = tmp_path / "shard.00000.mds.lzma"
+    (tmp_path / "shard.00000.mds").rename(packed)
+    zip_data = shard["raw_data"] | {"basename": packed.name}
+    shard = change(tmp_path, compression="lzma:9", zip_data=zip_data)
+
+    samples = (
+        fastshard.open(tmp_path)
+        if read == "open"
+        else reader_from_json(str(tmp_path), None, shard)
+    )
+    with pytest.raises(FormatError, match="'lzma:9' is not a supported") as caught:
+        samples[0]["a"]
+
+    assert caught.value.path == str(packed)
 
 
 @pytest.mark.parametrize("key", ["newline", "separator"])

@@ -105,7 +105,7 @@ FAULTS = {
 #
 # It allocates nothing and does not recurse; time is linear in the length of the text. A
 # lone surrogate from U+DC80 to U+DCFF stands for a byte that is not UTF-8, as in
-# Python's ``surrogateescape``.
+# Python's ``surrogateescape``; others are faults unless `any_surrogate` is set.
 
 cdef inline size_t json_at(const json_t *json) noexcept nogil:
     """Return the offset in the text in bytes."""
@@ -210,9 +210,10 @@ cdef int skip_escape(json_t *json) noexcept nogil:
     if 0xd800 <= value <= 0xdfff and not 0xdc80 <= value <= 0xdcff:
         take(&after, 6)
         second = hex_digits(after)
-        if not is_pair(value, second):
+        if is_pair(value, second):
+            take(&json.rest, 6)
+        elif not json.any_surrogate:
             return json_fault(json, JSON_SURROGATE)
-        take(&json.rest, 6)
     take(&json.rest, 6)
     return JSON_OK
 

@@ -145,6 +145,22 @@ cdef inline bint same(span_t text, const char *word, size_t size) noexcept nogil
     return text.left == size and memcmp(text.at, word, size) == 0
 
 
+cdef inline bint is_two(span_t text) noexcept nogil:
+    """Return whether a JSON number is the version that is read."""
+    return same(text, b"2", 1) or same(text, b"2.0", 3)
+
+
+cdef int skip_value(json_t *json, span_t *text) noexcept nogil:
+    """Step over a value that holds no name of a file; `text` becomes its text."""
+    cdef int status
+    text[0] = json.rest
+    json.any_surrogate = True
+    status = json_skip(json)
+    json.any_surrogate = False
+    text.left -= json.rest.left
+    return status
+
+
 cdef int shard_key(span_t key) noexcept nogil:
     """Return the number of a key of a shard's object, or KEY_OTHER."""
     if same(key, b"raw_data", 8):
@@ -246,10 +262,13 @@ cdef bint add_text(index_t *index, span_t text) noexcept nogil:
 
 
 cdef int read_hashes(json_t *json, span_t *text) noexcept nogil:
-    """Read an object of strings; `text` becomes its text."""
+    """Read an object of strings, or null; `text` becomes its text."""
     cdef json_string_t word
     cdef bint first = True
     cdef int status
+    if json_next(json) == c'n':
+        text[0] = span_of(b"{}", 2)
+        return json_skip(json)
     text[0] = json.rest
     if json_next(json) != c'{':
         return json_fault(json, JSON_NO_OBJECT)
@@ -378,20 +397,18 @@ cdef int read_shard_value(
 ) noexcept nogil:
     """Read the value of a key of a shard's object."""
     cdef json_t *json = &index.json
-    cdef span_t text = json.rest
+    cdef span_t text
     cdef uint64_t number = 0
     cdef int status
-    if kind == KEY_OTHER:
-        return json_skip(json)
     if kind == KEY_SAMPLES:
         status = json_unsigned(json, &number)
         if status == JSON_OK and number > <uint64_t> MAX_SAMPLES:
             return json_fault(json, INDEX_MANY_SAMPLES)
         shard.samples = <uint32_t> number
         return status
-    status = json_skip(json)
-    text.left -= json.rest.left
-    values[kind - KEY_SCHEMA] = text
+    status = skip_value(json, &text)
+    if kind != KEY_OTHER:
+        values[kind - KEY_SCHEMA] = text
     return status
 
 
@@ -437,7 +454,7 @@ cdef int read_shard(index_t *index, shard_t *shard) noexcept nogil:
         return json_fault_at(json, INDEX_NO_SAMPLES, at)
     if not seen & (1 << RAW_DATA):
         return json_fault_at(json, INDEX_NO_RAW_DATA, at)
-    if not same(values[0], b"2", 1):
+    if not is_two(values[0]):
         return json_fault_at(json, INDEX_BAD_VERSION, at)
     shard.where = <uint32_t> at
     shard.at = index.texts_size
@@ -527,7 +544,7 @@ cdef int read_top_value(index_t *index, const json_string_t *key) noexcept nogil
     cdef json_t *json = &index.json
     cdef uint8_t[MAX_KEY] plain
     cdef span_t name = plain_key(key, plain)
-    cdef uint64_t version = 0
+    cdef span_t text
     cdef size_t at = json_at(json)
     if same(name, b"shards", 6):
         if index.has_shards:
@@ -538,10 +555,10 @@ cdef int read_top_value(index_t *index, const json_string_t *key) noexcept nogil
         if index.has_version:
             return json_fault(json, INDEX_TWICE)
         index.has_version = True
-        if json_unsigned(json, &version) != JSON_OK or version != 2:
+        if skip_value(json, &text) != JSON_OK or not is_two(text):
             return json_fault_at(json, INDEX_BAD_VERSION, at)
         return JSON_OK
-    return json_skip(json)
+    return skip_value(json, &text)
 
 
 cdef int read_index(index_t *index) noexcept nogil:

@@ -312,6 +312,8 @@ cdef class RowSchema:
         A config of more than `MAX_CONFIG` bytes is not compared.
         """
         cdef bytes accepted = self.accepted
+        if size == 0:
+            return 0               # the writer stored none
         if accepted is not None and <uint64_t> PyBytes_GET_SIZE(accepted) == size and (
             memcmp(PyBytes_AS_STRING(accepted), at, size) == 0
         ):
@@ -544,17 +546,18 @@ cdef int read_array_header(
             lengths[d] = shape[d]
         return dimensions
     at = take(span, 1)
-    if at == NULL or at[0] >> 2 == 0:
-        raise ValueError("the array has no dimensions")
+    if at == NULL:
+        raise ValueError("the number of the array's dimensions is missing")
     dimensions = at[0] >> 2
     width = 1 << (at[0] & 3)
     for d in range(dimensions):
         at = take(span, width)
-        length = 0
+        length = <uint64_t> -1
         if at != NULL:
+            length = 0
             memcpy(&length, at, width)
-        if length == 0 or length > <uint64_t> PY_SSIZE_T_MAX:
-            raise ValueError(f"dimension {d} of the array is missing, 0 or too large")
+        if length > <uint64_t> PY_SSIZE_T_MAX:
+            raise ValueError(f"dimension {d} of the array is missing or too large")
         lengths[d] = <Py_ssize_t> length
     return dimensions
 
@@ -562,9 +565,12 @@ cdef int read_array_header(
 cdef bint has_items(
     const Py_ssize_t *lengths, int dimensions, uint64_t items
 ) noexcept nogil:
-    """Return whether an array of these lengths, all positive, has so many items."""
+    """Return whether an array of these lengths has so many items."""
     cdef uint64_t product = 1
     cdef int d
+    for d in range(dimensions):
+        if lengths[d] == 0:
+            return items == 0
     for d in range(dimensions):
         if product > items // <uint64_t> lengths[d]:
             return False

@@ -137,19 +137,26 @@ class Codec(NamedTuple):
         return f"{self.algo}:{self.level}"
 
 
-def parse_compression(text: str) -> Codec:
+def parse_compression(text: str, path: str | None = None) -> Codec:
     """Return the compression of a name such as ``"zstd"`` or ``"zstd:7"``.
+
+    Parameters
+    ----------
+    text : str
+    path : str, optional
+        The compressed file.
 
     Raises
     ------
     ValueError
-        The name is not one of `COMPRESSIONS`.
+        The name is not one of `COMPRESSIONS`; a FormatError if there is a path.
     """
     if text not in COMPRESSIONS:
-        raise ValueError(
+        reason = (
             f"{text!r} is not a supported compression algorithm: one of "
             f'{", ".join(LEVELS)}, with a level as in "zstd:7"'
         )
+        raise ValueError(reason) if path is None else FormatError(reason, path, 0)
     algo, _, level = text.partition(":")
     return Codec(algo, int(level) if level else LEVELS[algo][1])
 

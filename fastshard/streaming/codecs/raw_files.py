@@ -127,14 +127,14 @@ def open_raw(
     ------
     FormatError
         A file has another size or hash than the index states, or is damaged; a name
-        leaves the directory.
+        leaves the directory; the compression is not supported.
     FileNotFoundError
         There is neither the raw nor the compressed file.
     OSError
         A file cannot be read, or the raw one cannot be written and exceeds
         `max_memory`.
     ValueError
-        The compression is not supported, or the index has no such hash.
+        The index has no such hash.
     MissingLibraryError
         A library is not installed.
     """
@@ -144,8 +144,8 @@ def open_raw(
         return path
     if zip is None or not compression:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    codec = parse_compression(compression)
     zip_path = locate(dirname, zip.basename)
+    codec = parse_compression(compression, zip_path)
     try:
         status = os.stat(zip_path)
     except FileNotFoundError:

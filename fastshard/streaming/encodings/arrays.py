@@ -147,9 +147,7 @@ def decode_shape(data: Buffer, at: int) -> tuple[tuple[int, ...], int]:
         fail("no shape of an array", at)
     ndim, width = data[at] >> 2, 1 << (data[at] & 3)
     end = at + 1 + ndim * width
-    if ndim == 0 or end > len(data):
+    if end > len(data):
         fail(f"{len(data) - at - 1:,} bytes for {ndim} dimensions of an array", at)
-    dims = np.frombuffer(data, f"<u{width}", count=ndim, offset=at + 1).tolist()
-    if 0 in dims:
-        fail("a dimension of an array is 0", at + 1)
+    dims = np.frombuffer(data[at + 1 : end], f"<u{width}").tolist()
     return tuple(dims), end

@@ -6,7 +6,6 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastshard._core.streaming.reader import OpenRows, ReaderBase
@@ -15,7 +14,7 @@ from fastshard.streaming.codecs.raw_files import locate, open_raw
 from fastshard.streaming.index import (
     INDEX_NAME,
     FileInfo,
-    find_fault,
+    parse_shard,
     parse_size_limit,
 )
 from fastshard.streaming.read import local_files
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["JointReader", "Reader", "SplitReader"]
-
-FILES = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
 class Reader(ReaderBase, ABC):
@@ -424,6 +421,13 @@ class Reader(ReaderBase, ABC):
         """
         return local_files.get_persistent_size(self, keep_zip)
 
+    def _add_files(self, key: str, raw: FileInfo, packed: FileInfo | None) -> None:
+        """Append a raw file and its compressed form to `file_pairs`."""
+        if raw is None:  # in an object of JSON
+            path = os.path.join(self.dirname, self.split, INDEX_NAME)
+            raise FormatError(f"expected {key!r} to be a file, got null", path, 0)
+        self.file_pairs.append((raw, packed))
+
     def _check_position(self, idx: int) -> int:
         """Return a position as an int, or raise IndexError."""
         i = int(idx)
@@ -491,37 +495,34 @@ def list_fields(fields: Iterable[str] | None) -> list[str] | None:
 
 
 def parse_args(
-    format_name: str, dirname: str, split: str | None, obj: Mapping[str, Any]
+    format_name: str | None, dirname: str, split: str | None, obj: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a reader from the object of its shard.
 
+    Parameters
+    ----------
+    format_name : str or None
+        The format of the shard; None: any.
+    dirname, split, obj
+        As for `MDSReader.from_json`.
+
     Raises
     ------
-    ValueError
-        Version or format are others.
-    KeyError
-        A key is missing.
     FormatError
-        A value has another type than the format's, or another length.
+        Version or format are others, a key is missing, or a value has another type
+        than the format's, or another length.
     """
-    args = deepcopy(dict(obj))
-    version = args.pop("version")
+    path = os.path.join(dirname, split or "", INDEX_NAME)
+    given = obj if isinstance(obj, Mapping) else {}
+    version, found = given.get("version", 2), given.get("format", format_name)
     if version != 2:
-        raise ValueError(
-            f"Unsupported streaming data version: {version}. Expected version 2."
-        )
-    found = args.pop("format")
-    if found != format_name:
-        raise ValueError(
-            f"Unsupported data format: {found}. Expected to be `{format_name}`."
-        )
-    fault = find_fault(args)
-    if fault is not None:
-        path = os.path.join(dirname, split or "", INDEX_NAME)
-        raise FormatError(fault, path, 0)
-    for name in FILES:
-        if name in args:
-            args[name] = FileInfo(**args[name]) if args[name] else None
+        reason = f"Unsupported streaming data version: {version}. Expected version 2."
+        raise FormatError(reason, path, 0)
+    if format_name is not None and found != format_name:
+        reason = f"Unsupported data format: {found}. Expected to be `{format_name}`."
+        raise FormatError(reason, path, 0)
+    args = parse_shard(obj, path)
+    del args["format"]
     return args
 
 
@@ -559,7 +560,7 @@ class JointReader(Reader):
         )
         self.raw_data = raw_data
         self.zip_data = zip_data
-        self.file_pairs.append((raw_data, zip_data))
+        self._add_files("raw_data", raw_data, zip_data)
 
 
 class SplitReader(Reader):
@@ -600,8 +601,8 @@ class SplitReader(Reader):
         self.raw_meta = raw_meta
         self.zip_data = zip_data
         self.zip_meta = zip_meta
-        self.file_pairs.append((raw_meta, zip_meta))
-        self.file_pairs.append((raw_data, zip_data))
+        self._add_files("raw_meta", raw_meta, zip_meta)
+        self._add_files("raw_data", raw_data, zip_data)
 
     def _open_meta(self) -> tuple[str, memoryview]:
         """Return path and bytes of the meta file."""

@@ -114,12 +114,9 @@ class MDSReader(JointReader):
 
         Raises
         ------
-        ValueError
-            Version or format are others.
         FormatError
-            A value has another type than the format's, or another length.
-        KeyError, TypeError
-            A key is missing or unknown.
+            Version or format are others, a key is missing, or a value has another type
+            than the format's, or another length.
 
         Examples
         --------

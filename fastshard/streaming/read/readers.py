@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastshard.streaming.read.base import Reader
+from fastshard.streaming.read.base import Reader, parse_args
 from fastshard.streaming.read.jsonl import JSONReader
 from fastshard.streaming.read.mds import MDSReader
 from fastshard.streaming.read.xsv import CSVReader, TSVReader, XSVReader
@@ -44,14 +44,9 @@ def reader_from_json(
 
     Raises
     ------
-    AssertionError
-        The version is another.
-    KeyError
-        The format is unknown, or a key is missing.
-    TypeError
-        A key is unknown.
     FormatError
-        A value has another type than the format's, or another length.
+        Version or format are others, a key is missing, or a value has another type
+        than the format's, or another length.
 
     Examples
     --------
@@ -63,6 +58,6 @@ def reader_from_json(
     >>> reader[7]
     {'id': 7, 'text': 'text 7'}
     """
-    if obj["version"] != 2:
-        raise AssertionError(f"version must be 2, got {obj['version']!r}")
-    return READERS[obj["format"]].from_json(dirname, split, obj, **options)
+    args = parse_args(None, dirname, split, obj)
+    kind = READERS[obj["format"]]
+    return kind(dirname=dirname, split=split, **args, **options)

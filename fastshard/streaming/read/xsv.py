@@ -107,10 +107,12 @@ class XSVReader(SplitReader):
         cls, dirname: str, split: str | None, obj: Mapping[str, Any], **options: Any
     ) -> Self:
         """Return the reader of a shard of an index; see `MDSReader.from_json`."""
-        args = parse_args(cls.format, dirname, split, obj)
-        if cls.format != "xsv":
-            args.pop("separator", None)  # some indexes have it
-        return cls(dirname=dirname, split=split, **args, **options)
+        return cls(
+            dirname=dirname,
+            split=split,
+            **parse_args(cls.format, dirname, split, obj),
+            **options,
+        )
 
     def decode_sample(self, data: Buffer) -> dict[str, Any]:
         """Decode a sample; see `Reader.decode_sample`."""

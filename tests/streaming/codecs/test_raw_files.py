@@ -71,8 +71,8 @@ def decompressions(monkeypatch):
     made = []
     parse = raw_files.parse_compression
 
-    def counted(name):
-        codec = parse(name)
+    def counted(name, path=None):
+        codec = parse(name, path)
 
         class Counted:
             def iter_pieces(self, *args):

@@ -274,9 +274,9 @@ DAMAGED = [
     ("ndarray", b"", 0),
     ("ndarray", b"\x07", 0),
     ("ndarray", b"\x08", 1),
-    ("ndarray", b"\x08\x00\x01", 1),  # no dimension
+    ("ndarray", b"\x08\x00", 1),  # no dimension, no item
     ("ndarray", b"\x08\x09\x01", 1),  # a dimension is cut
-    ("ndarray", b"\x08\x04\x00", 2),  # a dimension is 0
+    ("ndarray", b"\x08\x04\x00\x01", 1),  # a dimension is 0
     ("ndarray", b"\x08\x04\x02\x01", 1),
     ("ndarray", b"\x08\x04\x02\x01\x02\x03", 1),
     # The product is 0 in 64 bits.
