@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 
+from fastshard.columnar.connection import INDEX_ERRORS
 from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.layout.shard_limit import ShardLimit, ShardLimits
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.compact.rewrite import Compaction
+from fastshard.columnar.write.connection import translate_writer_error
 from fastshard.columnar.write.session import WriterSession
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.dataset.paths.not_found import unmarked_error
@@ -73,7 +75,10 @@ def compact(root: str | os.PathLike[str], *, pack: bool | None = None) -> Compac
         raise unmarked_error(name, "columnar", INDEX_NAME)
     with ShardedDatasetWriter(name) as writer:
         session = writer._session
-        session.limits = _find_limits(session, pack)
+        try:
+            session.limits = _find_limits(session, pack)
+        except INDEX_ERRORS as error:
+            raise translate_writer_error(error, session.path) from error
         return writer.compact(pack)
 
 

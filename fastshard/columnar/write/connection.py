@@ -13,7 +13,12 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from fastshard._core.table.row_identity import identify_row
-from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trusted
+from fastshard.columnar.connection import (
+    INDEX_ERRORS,
+    SIDE_SUFFIXES,
+    file_size,
+    is_json_trusted,
+)
 from fastshard.columnar.layout.packs import PACKED_TABLE
 from fastshard.columnar.write.pending_rows import PendingRows
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
@@ -314,7 +319,7 @@ def open_writer(path: str) -> WriterConnection:
         if mode != "wal":  # the file system does not support shared memory
             conn.execute("PRAGMA synchronous=EXTRA")
         check_no_triggers(conn, path)
-    except sqlite3.Error as error:
+    except INDEX_ERRORS as error:
         conn.close()
         raise translate_writer_error(error, path) from error
     except BaseException:
@@ -379,7 +384,7 @@ def savepoint(conn: WriterConnection) -> Iterator[sqlite3.Cursor]:
     cursor.execute("RELEASE fastshard")
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -393,12 +398,13 @@ def is_statement_error(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _code(error) == ERROR
 
 
-def translate_writer_error(error: sqlite3.Error, path: str) -> Exception:
+def translate_writer_error(error: Exception, path: str) -> Exception:
     """Return the exception to raise for an error of SQLite.
 
     Parameters
     ----------
-    error : sqlite3.Error
+    error : sqlite3.Error or UnicodeDecodeError
+        One of `INDEX_ERRORS`.
     path : str
         The index.
 
@@ -409,11 +415,11 @@ def translate_writer_error(error: sqlite3.Error, path: str) -> Exception:
         ClosedError; `error` itself if it is none of these.
     """
     code = _code(error)
+    if code in (CORRUPT, NOTADB) or isinstance(error, UnicodeDecodeError):
+        return FormatError(f"SQLite cannot read it: {error}", path, 0)
     if code in (BUSY, LOCKED):
         reason = f"another program is writing to it: {error}"
         return WriterLockedError(errno.EAGAIN, reason, path)
-    if code in (CORRUPT, NOTADB):
-        return FormatError(f"SQLite cannot read it: {error}", path, 0)
     numbers = {FULL: errno.ENOSPC, IOERR: errno.EIO, READONLY: errno.EROFS}
     numbers[CANTOPEN] = errno.EACCES
     if code in numbers:

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from fastshard.columnar import ShardedDatasetReader, compact
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
 from support.columnar.stored import read_all, read_members, sql
@@ -216,3 +217,48 @@ def test_fields_and_columns_that_collide(writer):
     writer.close()
     _, found = read_all(writer.root)["s"]
     assert [len(found[name]) for name in free] == [0, 1, 2]
+
+
+def use_reader(root):
+    with ShardedDatasetReader(root) as reader:
+        list(reader)
+
+
+def use_writer(root):
+    ShardedDatasetWriter(root).close()
+
+
+@pytest.fixture
+def index(root):
+    """Return the path of an index of one file."""
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_field("a")
+        for i in range(300):
+            writer.add_sample({"a": np.arange(2)}, f"sample {i}")
+    sql(root, "PRAGMA journal_mode=DELETE")
+    return root / "index.sqlite"
+
+
+@pytest.mark.parametrize("use", [use_reader, use_writer, compact])
+def test_an_index_whose_schema_is_not_utf8_is_a_format_error(root, index, use):
+    stored = index.read_bytes()
+    damaged = stored.replace(b"CREATE TABLE samples", b"CREATE TABL\xc1 samples", 1)
+    index.write_bytes(damaged)  # SQLite quotes it in its message
+
+    assert damaged != stored
+    with pytest.raises(FormatError, match="0xc1") as caught:
+        use(root)
+    assert caught.value.path == str(index)
+
+
+@pytest.mark.parametrize("use", [use_reader, compact])
+def test_an_index_with_a_damaged_page_is_a_format_error(root, index, use):
+    ((page,),) = sql(root, "SELECT rootpage FROM sqlite_master WHERE name = 'samples'")
+    ((size,),) = sql(root, "PRAGMA page_size")
+    damaged = bytearray(index.read_bytes())
+    damaged[(page - 1) * size + 1 : page * size] = b"\xff" * (size - 1)
+    index.write_bytes(damaged)
+
+    with pytest.raises(FormatError, match="malformed") as caught:
+        use(root)
+    assert caught.value.path == str(index)
