@@ -65,6 +65,19 @@ QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
 OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
 PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
 LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
+# Of its ClientConfig; a panic if they are among the options of a store.
+CLIENT_OPTIONS = frozenset(
+    (
+        *("allow_http", "allow_invalid_certificates", "connect_timeout"),
+        *("default_content_type", "default_headers", "http1_only", "http2_only"),
+        *("http2_keep_alive_interval", "http2_keep_alive_timeout"),
+        *("http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout"),
+        *("pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes"),
+        *("proxy_url", "randomize_addresses", "read_timeout", "root_certificate"),
+        *("timeout", "user_agent"),
+    )
+)
+PREFIX = re.compile(r"(?:aws|google|azure)_")
 METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")  # credential servers
 
 
@@ -359,7 +372,9 @@ class StoreClient:
             yield
         except (FastshardError, ReadCancelledError):
             raise
-        except Exception as error:  # obstore's classes, builtins, errors of callbacks
+        except BaseException as error:  # obstore's, builtins, errors of callbacks
+            if not _is_of_call(error):
+                raise
             raise _translate_error(error, url, self.settings) from None
 
 
@@ -380,24 +395,49 @@ def _open_store(name: str, settings: Settings) -> Any:
         )
     if not settings.private_hosts:
         _refuse_private(options, scheme_of(name))
+    given = _take_mapping(options, "client_options")
     client = {
         "timeout": timedelta(seconds=settings.timeout + MOST_SPAN / SLOWEST),
         "read_timeout": timedelta(seconds=settings.timeout),
         "connect_timeout": timedelta(seconds=min(5.0, settings.timeout)),
         "allow_http": endpoint.startswith("http://"),
-        **(options.pop("client_options", None) or {}),
+        **_take_client_options(options),
+        **given,
     }
     retries = {
         "max_retries": RETRIES if settings.attempts is None else settings.attempts - 1,
         "retry_timeout": timedelta(seconds=settings.timeout),
-        **(options.pop("retry_config", None) or {}),
+        **_take_mapping(options, "retry_config"),
     }
     make: Any = from_url  # its overloads require literal options
     try:
         return make(name, client_options=client, retry_config=retries, **options)
-    except Exception as error:
+    except BaseException as error:
+        if not _is_of_call(error):
+            raise
         reason = _describe(error, settings)
         raise FastshardError(f"{redact(name)} cannot be opened: {reason}") from None
+
+
+def _is_of_call(error: BaseException) -> bool:
+    """Return whether an exception is an error of a call, as a panic of Rust is one."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _take_mapping(options: dict[str, Any], name: str) -> Mapping[str, Any]:
+    """Remove an option that is a mapping and return it; an empty one by default."""
+    found = options.pop(name, None) or {}
+    if not isinstance(found, Mapping):
+        kind = type(found).__name__
+        raise FastshardError(f"store[{name!r}] must be a mapping, got {kind}")
+    return found
+
+
+def _take_client_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options of the HTTP client, also with a prefix, and return them."""
+    plain = {name: PREFIX.sub("", str(name).lower(), count=1) for name in options}
+    names = [name for name in plain if plain[name] in CLIENT_OPTIONS]
+    return {plain[name]: options.pop(name) for name in names}
 
 
 def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
@@ -416,12 +456,12 @@ def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
             raise RemoteError(reason, redact(str(value)), transient=True) from None
 
 
-def _status_of(error: Exception) -> int | None:
+def _status_of(error: BaseException) -> int | None:
     match = STATUS.search(str(error))
     return int(match[1]) if match else None
 
 
-def _translate_error(error: Exception, url: Url, settings: Settings) -> Exception:
+def _translate_error(error: BaseException, url: Url, settings: Settings) -> Exception:
     """Return a `RemoteError` for an exception of obstore."""
     kind, text = type(error).__name__, str(error)
     reason, status = _describe(error, settings), _status_of(error)
@@ -450,7 +490,7 @@ def _translate_error(error: Exception, url: Url, settings: Settings) -> Exceptio
     return RemoteError(reason, url.redacted, status, attempts, transient=passes)
 
 
-def _describe(error: Exception, settings: Settings) -> str:
+def _describe(error: BaseException, settings: Settings) -> str:
     """Return an exception's first line without response bodies, queries, secrets."""
     text = str(error)
     code = CODE.search(text)

@@ -85,8 +85,8 @@ class RemoteOptions(TypedDict, total=False):
         again.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
-        ``endpoint``, ``skip_signature``, credentials. By default the environment's
-        (``AWS_REGION`` and so on).
+        ``endpoint``, ``skip_signature``, credentials; and of its `ClientConfig`, such
+        as ``allow_http``. By default the environment's (``AWS_REGION`` and so on).
     revision : str
         Branch, tag or commit of a repository on the Hugging Face hub; ``"main"``. One
         in the URL (``hf://datasets/owner/name@v1``) has precedence.

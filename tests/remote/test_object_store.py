@@ -7,6 +7,7 @@ import pickle
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote import object_store as obstores
 from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.object_store import stores_for
+from fastshard.remote.object_store import StoreClient, stores_for
 from fastshard.remote.options import make_settings
 from support.marks import not_sanitized
 from support.servers.http import Server
@@ -256,6 +257,47 @@ def test_invalid_options_are_refused(bucket):
     with pytest.raises(FastshardError, match="no_such_option") as caught:
         open_remote(bucket.url("a.tar"), settings)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["allow_http", "AWS_ALLOW_HTTP", "read_timeout"])
+def test_options_of_the_client_may_be_those_of_the_store(bucket, name):
+    bucket.put("a.tar", DATA)
+    store = {**bucket.options, name: "30s" if name == "read_timeout" else True}
+    file = open_remote(bucket.url("a.tar"), bucket.settings(store=store))
+    assert file.read(0, len(DATA)) == DATA
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        {"config": {"allow_http": True}},
+        {"client_options": 5},
+        {"client_options": {"allow_http": SECRET}},
+        {"retry_config": [1]},
+        {"allow_http": SECRET},
+        {"endpoint": 5},
+        {"region": None},
+        {1: 2},
+    ],
+)
+def test_options_of_wrong_types_are_errors(bucket, store):
+    settings = bucket.settings(store={**bucket.options, **store})
+    with pytest.raises(FastshardError) as caught:
+        open_remote(bucket.url("a.tar"), settings)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_panic_of_a_call_is_a_remote_error(bucket, monkeypatch):
+    class PanicException(BaseException):  # named as pyo3's, which is no Exception
+        pass
+
+    def fail(*args, **options):
+        raise PanicException("unwrap on None")
+
+    store = SimpleNamespace(get=fail)
+    monkeypatch.setattr(StoreClient, "_locate", lambda self, url: (store, "a.tar"))
+    with pytest.raises(RemoteError, match="unwrap on None"):
+        open_remote(bucket.url("a.tar"), bucket.settings())
 
 
 def test_private_endpoints_can_be_refused(bucket):
