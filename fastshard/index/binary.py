@@ -324,9 +324,10 @@ def _check_places(
     """
     extents = header.column_extents()
     last = "sums" if header.version > 1 else "infos"
-    if header.file_bytes != nbytes or sum(extents[last]) != nbytes:
-        reason = f"expected {header.file_bytes:,} bytes by the header, got {nbytes:,}"
-        raise FormatError(reason, path, 16)
+    for expected in (header.file_bytes, sum(extents[last])):
+        if expected != nbytes:
+            reason = f"expected {expected:,} bytes by the header, got {nbytes:,}"
+            raise FormatError(reason, path, 16)
     infos_size = _infos_before_lengths(header, extents["infos"], path)
     padding = LENGTHS_ALIGNMENT - 1 if header.lengths[0] else 0
     wanted = [_end_of(extents["sample_starts"], 4)]

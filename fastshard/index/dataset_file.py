@@ -216,9 +216,10 @@ class DatasetIndex:
         self.has_keys: bool = bool(flags & HAS_KEYS)
         rows = 8 * self.samples if self.has_keys else 0
         at = _column_offsets(self.count, self._names_bytes, version)["rows"]
-        if file_bytes != nbytes or at + rows != nbytes:
-            reason = f"expected {at + rows:,} bytes by the header, got {nbytes:,}"
-            raise FormatError(reason, self.path, 16)
+        for expected in (file_bytes, at + rows):
+            if expected != nbytes:
+                reason = f"expected {expected:,} bytes by the header, got {nbytes:,}"
+                raise FormatError(reason, self.path, 16)
 
     def _read_shards(
         self, source: PreadSource | RemoteFile, at: dict[str, int]

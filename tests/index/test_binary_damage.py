@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import struct
 import threading
 import warnings
@@ -77,6 +78,29 @@ def test_a_named_index_that_is_broken_raises(tar, tmp_path):
     index.write_bytes(raw[:8] + b"\x03" + raw[9:])
     with pytest.raises(fastshard.FormatError, match="version 3"):
         fastshard.open_shard(tar, index=index)
+
+
+@pytest.mark.parametrize("kind", ["shard", "dataset"])
+def test_the_expected_size_of_an_index_is_another_one(tmp_path, kind):
+    tar = write_tar(tmp_path / "t.tar", MEMBERS)
+    fastshard.build_index(tmp_path)
+    header = FSI_HEADER if kind == "shard" else DATASET_HEADER
+    path = tmp_path / ("t.fsi" if kind == "shard" else "dataset.fsi")
+    raw = path.read_bytes()
+    sizes = []
+    for at in range(16, 96, 8):
+        (value,) = struct.unpack_from("<Q", raw, at)
+        changed = raw[:at] + struct.pack("<Q", (value + 9) % 2**64) + raw[at + 8 :]
+        path.write_bytes(with_right_checksums(changed, header))
+        try:
+            if kind == "shard":
+                fastshard.open_shard(tar, index=path)
+            else:
+                DatasetIndex(str(path))
+        except fastshard.FormatError as error:
+            sizes += re.findall(r"expected (\S+) bytes .*, got (\S+)", error.reason)
+    assert len(sizes) > 2
+    assert all(expected != found for expected, found in sizes)
 
 
 def test_a_broken_index_is_ignored_with_a_warning(tar):

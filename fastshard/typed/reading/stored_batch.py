@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.batch import LENGTHS, Collation
 from fastshard.dataset.iteration import SampleIterator
-from fastshard.errors import FieldNotFoundError
+from fastshard.errors import FieldNotFoundError, FormatError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
 from fastshard.typed.reading.stages import Decoding, plan_part
@@ -134,8 +134,8 @@ class StoredSamples:
         if field.kind == "str":
             try:
                 values = read.decode_columns(self._samples, (name,))[name]
-            except FieldNotFoundError:
-                return None
+            except (FieldNotFoundError, FormatError):  # the decoder has a default,
+                return None  # or raises, as for a single sample
             return values if set(map(type, values)) == {str} else None
         if field.kind != "array" and field.kind not in NUMBERS:
             return None

@@ -93,3 +93,31 @@ def test_a_damaged_field_is_an_error_or_what_the_sample_has(
                     for i, value in enumerate(found):
                         if i != k:
                             assert is_same(getattr(samples[i], name), value)
+
+
+@typed.packable
+class Defaults:
+    image: NDArray[np.int16]
+    text: str = "none"
+    optional: str | None = None
+    flag: bool = True
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_unknown_field_whose_name_is_not_utf8(tmp_path: Path, first: bool) -> None:
+    image = pack({"image": np.arange(4, dtype="<i2")})[1:]
+    unknown = b"\xa2\xff\xfe\x01"  # a name of two bytes, and 1
+    row = b"\x82" + (unknown + image if first else image + unknown)
+    write_shard(tmp_path / "a.tar", [row] * 3)
+
+    with typed.Dataset[Defaults](str(tmp_path / "a.tar")) as dataset:
+        batch = next(dataset.ordered(batch_size=3))
+        columns = next(dataset.batches(3))
+        assert (dataset[0].text, dataset[0].optional, dataset[0].flag) == (
+            ("none", None, True)
+        )
+        for read in (batch, columns):
+            assert read["text"] == ["none"] * 3
+            assert read["optional"] == [None] * 3
+            assert read["flag"] == [True] * 3
+            assert read["image"].shape == (3, 4)
