@@ -6,16 +6,18 @@ redirect leads to another scheme.
 
 from __future__ import annotations
 
+import errno
 import functools
 import http.client
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -31,13 +33,14 @@ from fastshard.remote.http_connection import (
     refuse_proxy,
 )
 from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.http_response import RangeResponse
+from fastshard.remote.http_response import FRESH_URL, REFUSALS, RangeResponse
 from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     Origin,
     Url,
+    expiry_of,
     normalize_url,
     origin_of,
     parse_url,
@@ -59,15 +62,80 @@ NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCO
 NO_NAME = frozenset(
     (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 )
+UNREACHABLE = frozenset(
+    (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
+)
 EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signature
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
 LIFETIME = 60.0  # seconds that a redirect is cached, unless its target has a lifetime
 MARGIN = 30.0  # seconds before its expiry from which a signature is not used
 MESSAGE = 64 << 10  # bytes of the body of an error response
+MESSAGE_SECONDS = 2.0  # for which the body of a refusal is waited for
 COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
 MOST_FAST = 1 << 20  # bytes of a range that the fast path requests at first
 LARGEST = 1 << 40  # bytes of a downloaded object
+
+
+class SignedUrls:
+    """Fresh URLs in place of refused ones, from the function of ``sign=``.
+
+    Parameters
+    ----------
+    sign : callable or None
+        ``fn(url)`` of the URL as given returns a URL, or None.
+    """
+
+    def __init__(self, sign: Callable[[str], str | None] | None) -> None:
+        self._sign = sign
+        self._fresh: dict[str, str] = {}  # normalized, by the normalized URL as given
+        self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
+
+    def current(self, url: str) -> str:
+        """Return the URL to request for a normalized one."""
+        return self._fresh.get(url, url)
+
+    def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
+        """Return whether there is another URL than the refused one, which was sent.
+
+        Raises
+        ------
+        RemoteError
+            The function failed, or returned no URL.
+        """
+        if self._sign is None or not _is_refusal(refused):
+            return False
+        with self._locks.setdefault(url.normalized, threading.Lock()):
+            if self.current(url.normalized) == sent:
+                self._call(self._sign, url, refused)
+            return self.current(url.normalized) != sent
+
+    def _call(
+        self, sign: Callable[[str], str | None], url: Url, refused: RemoteError
+    ) -> None:
+        """Ask the function for a URL, and keep it."""
+        try:
+            found = sign(url.text)
+        except Exception as error:
+            reason = (
+                f"sign= raised {type(error).__name__}; it returns None for an object "
+                "that does not exist"
+            )
+            raise RemoteError(reason, url.redacted, refused.status) from error
+        if found is None:
+            return
+        try:
+            self._fresh[url.normalized] = normalize_url(found)
+        except (FastshardError, AttributeError, TypeError):
+            reason = f"sign= must return an http or https URL, got {type(found)}"
+            if isinstance(found, str):
+                reason = "sign= must return an http or https URL, got another text"
+            raise RemoteError(reason, url.redacted, refused.status) from None
+
+
+def _is_refusal(error: RemoteError) -> bool:
+    """Return whether a fresh signature may be accepted."""
+    return error.status in (401, 403) or error.reason.endswith(FRESH_URL)
 
 
 class HttpClient:
@@ -80,7 +148,7 @@ class HttpClient:
         self._managers: dict[tuple[str | None, bool], Any] = {}
         self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # of redirects; with expiry
-        self._reached: set[Origin] = set()  # hosts that exist
+        self._signed = SignedUrls(settings.sign)
         self._common: set[Origin] = set()  # hosts that sent a common response
 
     def read(
@@ -178,27 +246,32 @@ class HttpClient:
         receive: Callable[[RangeResponse], T],
         whole: bool = False,
     ) -> T:
-        """Send a request; retry after transient failures and expired redirects."""
-        sent, attempt = url.normalized, 0
+        """Send a request; retry after transient failures and expired signatures."""
+        given, attempt, may_sign = url.normalized, 0, True
         if expected is None and end - start <= MOST_FAST:
             found = self._receive_common(url, start, end, deadline, receive, whole)
             if found is not None:
                 return found[0]
         while True:
-            redirected = self._target_of(sent) != sent
+            first = self._signed.current(given)
+            redirected = self._target_of(given) != first
             try:
                 with self._respond(
                     url, start, end, expected, deadline, whole
                 ) as response:
                     return receive(response)
             except RetryError as failed:
-                self._targets.pop(sent, None)
+                self._targets.pop(given, None)
                 deadline.backoff(failed, attempt, url.redacted, self.settings.attempts)
+                may_sign = True
             except RemoteError as error:
-                self._targets.pop(sent, None)
+                target = self._targets.pop(given, None)
                 if not redirected or error.status not in EXPIRED:
-                    error.attempts = attempt + 1
-                    raise
+                    if not may_sign or not self._signed.renew(url, error, first):
+                        error = self._explain(error, first != given, target is not None)
+                        error.attempts = attempt + 1
+                        raise error from None
+                    may_sign = False
             attempt += 1
 
     def _receive_common(
@@ -217,8 +290,8 @@ class HttpClient:
         RemoteNotFoundError
             The object does not exist.
         """
-        begun, target = time.monotonic(), url.normalized
-        if target in self._targets or origin_of(target) not in self._common:
+        begun, target = time.monotonic(), self._signed.current(url.normalized)
+        if url.normalized in self._targets or origin_of(target) not in self._common:
             return None
         response = self._fast.ask(target, start, end, deadline)
         if response is None:
@@ -268,9 +341,19 @@ class HttpClient:
             self.meter.record_latency(time.monotonic() - begun)
             if response.status in COMMON:
                 self._common.add(origin_of(target))
+            message = b""
             if response.status >= 400:
-                _drain(response)
-            ranged = RangeResponse(response, url, start, end, expected, whole)
+                message = _drain(response, deadline)
+            ranged = RangeResponse(
+                response,
+                url,
+                start,
+                end,
+                expected,
+                whole,
+                target=target,
+                message=message,
+            )
             begun = time.monotonic()
             yield ranged
             self.meter.record_transfer(end - start, time.monotonic() - begun)
@@ -317,7 +400,7 @@ class HttpClient:
             decode_content=False,
             timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
         )
-        self._reached.add(origin)
+        self.settings.reached.add(origin)
         return response
 
     def translate_error(
@@ -326,6 +409,7 @@ class HttpClient:
         """Return a `RetryError` or a `RemoteError` for another exception."""
         chain = [error, *_causes(error, handled)]
         reason = _describe(chain[-1])
+        is_first = origin_of(target) not in self.settings.reached
         for cause in chain:
             if isinstance(cause, RefusedHostError):
                 return RefusedHostError(cause.reason, url.redacted)
@@ -337,15 +421,37 @@ class HttpClient:
             if isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS:
                 reason = f"the server does not support TLS: {reason}"
                 return RemoteError(reason, url.redacted)
-            unknown = isinstance(cause, socket.gaierror) and cause.errno in NO_NAME
-            if unknown and origin_of(target) not in self._reached:
+            if not is_first or not isinstance(cause, OSError):
+                continue
+            unresolved = isinstance(cause, socket.gaierror)
+            if unresolved and cause.errno in NO_NAME:
                 return RemoteError(f"the host does not exist: {reason}", url.redacted)
+            if unresolved or cause.errno in UNREACHABLE:
+                reason = f"there is no connection to the server: {reason}"
+                return RetryError(reason, within=self.settings.first_timeout)
         return RetryError(reason)
 
+    def _explain(
+        self, error: RemoteError, is_signed: bool, is_redirected: bool
+    ) -> RemoteError:
+        """Return the error of a refused URL with its origin in place of advice."""
+        if not error.reason.endswith(FRESH_URL):
+            return error
+        if is_redirected:
+            origin = "the server redirects to it"
+        elif is_signed:
+            origin = "sign= returned it"
+        elif self.settings.sign is not None:
+            origin = "sign= returned no other"
+        else:
+            return error
+        reason = f"{error.reason.removesuffix(FRESH_URL)}; {origin}"
+        return RemoteError(reason, error.url, error.status)
+
     def _target_of(self, url: str) -> str:
-        """Return the cached redirect target of a URL, or the URL."""
+        """Return the cached redirect target of a URL, or its signed URL."""
         target, until = self._targets.get(url, (url, 0.0))
-        return target if time.monotonic() < until else url
+        return target if time.monotonic() < until else self._signed.current(url)
 
     def _follow_redirect(self, url: Url, target: str, response: Any) -> str:
         """Return the target of a redirect, and cache it."""
@@ -368,7 +474,8 @@ class HttpClient:
                 url.redacted,
                 response.status,
             )
-        if target == url.normalized or url.normalized in self._targets:
+        first = self._signed.current(url.normalized)
+        if target == first or url.normalized in self._targets:
             until = time.monotonic() + _lifetime(following)
             self._targets[url.normalized] = following, until
         return following
@@ -402,7 +509,7 @@ def _path_of(url: str) -> str:
     return urlsplit(url).path or "/"
 
 
-def _drain(response: Any) -> None:
+def _drain(response: Any, deadline: Deadline) -> bytes:
     """Read the short body of an error response, so that its connection is reused."""
     length = response.headers.get("Content-Length", "")
     if (
@@ -411,8 +518,23 @@ def _drain(response: Any) -> None:
         and len(length) < 6
         and int(length) < MESSAGE
     ):
-        response.read()
+        message: bytes = response.read()
         response.release_conn()
+        return message
+    return _read_message(response, deadline) if response.status in REFUSALS else b""
+
+
+def _read_message(response: Any, deadline: Deadline) -> bytes:
+    """Return the begin of the body of a refusal, or nothing if it does not come soon.
+
+    S3 sends it in chunks.
+    """
+    end, message = deadline.at, b""
+    deadline.at = min(end, time.monotonic_ns() + int(MESSAGE_SECONDS * 1e9))
+    with suppress(*FAILURES, RetryError):
+        message = response.read(MESSAGE)
+    deadline.at = end
+    return message
 
 
 def _redact(target: str, location: str) -> str:
@@ -447,19 +569,8 @@ def _describe(error: BaseException) -> str:
 
 def _lifetime(url: str) -> float:
     """Return for how many seconds a redirect's target is valid; signed ones say so."""
-    query = parse_qs(urlsplit(url).query)
-    try:
-        if "Expires" in query:
-            return max(0.0, float(query["Expires"][0]) - time.time() - MARGIN)
-        if "X-Amz-Expires" in query:
-            signed = time.strptime(query["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ")
-            import calendar
-
-            until = calendar.timegm(signed) + float(query["X-Amz-Expires"][0])
-            return max(0.0, until - time.time() - MARGIN)
-    except (ValueError, KeyError, OverflowError):
-        pass
-    return LIFETIME
+    until = expiry_of(url)
+    return LIFETIME if until is None else max(0.0, until - time.time() - MARGIN)
 
 
 def client_for(settings: Settings) -> HttpClient:

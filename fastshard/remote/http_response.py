@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
+import time
 from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,21 @@ from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.http_connection import current_read
 from fastshard.remote.retry import Deadline, NoRangesError, RetryError
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
-from fastshard.remote.urls import Url
+from fastshard.remote.urls import Url, expiry_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["TRANSIENT", "PlainResponse", "RangeResponse", "retry_after"]
+__all__ = [
+    "CODE",
+    "FRESH_URL",
+    "REFUSALS",
+    "TRANSIENT",
+    "PlainResponse",
+    "RangeResponse",
+    "retry_after",
+]
 
 MOST_HEADERS = 16 << 10  # bytes
 AT_ONCE = 64 << 10  # bytes of a body that are received at a time
@@ -49,6 +58,15 @@ RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 PERMANENT = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
 TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - PERMANENT
+REFUSALS = frozenset((400, 401, 403))  # of a signature, a token
+CODE = re.compile(r"<Code>(\w{1,60})</Code>")  # of the errors of object stores
+EXPIRED = re.compile(r"expired|not valid in the specified time frame", re.IGNORECASE)
+SIGNATURE = re.compile(
+    r"[?&](?:x-amz-signature|x-goog-signature|x-oss-signature|signature|sig)=",
+    re.IGNORECASE,
+)
+FRESH_URL = "; give a fresh URL, or sign=, a function that returns one"
+EARLIEST = 1e9  # seconds since 1970: no signature expired before
 
 
 class RangeResponse:
@@ -67,6 +85,10 @@ class RangeResponse:
         Whether the whole object is accepted instead of the range.
     body : PlainResponse, optional
         The response's body; by default that of the response in progress of urllib3.
+    target : str
+        The URL to which the request was sent, after redirects; by default `url`.
+    message : bytes
+        Body of a response with a status of `REFUSALS`, as far as it was received.
 
     Attributes
     ----------
@@ -91,8 +113,12 @@ class RangeResponse:
         expected: ObjectInfo | None,
         whole: bool = False,
         body: PlainResponse | None = None,
+        target: str = "",
+        message: bytes = b"",
     ) -> None:
         self._response = response
+        self._target = target or url.text
+        self._message = message.decode("latin-1")
         found = body or current_read.response
         assert found is not None
         self._body = found
@@ -227,10 +253,24 @@ class RangeResponse:
             raise RemoteNotFoundError(
                 message or "the object does not exist", self._url.redacted, status
             )
+        if status in REFUSALS and "?" in self._target:
+            self._refuse_signature()
         if status in (401, 403):
             reason = message or "the server requires other credentials"
+            if EXPIRED.search(self._message):
+                reason = "the credentials have expired"
             raise self.error(f"{reason}; give token=")
         raise self.error("the server refused the request")
+
+    def _refuse_signature(self) -> None:
+        """Raise the error of a signed URL that expired or is refused, if it is one."""
+        code = CODE.search(self._message)
+        shown = f" ({code[1]})" if code else ""
+        until = expiry_of(self._target) or 0.0
+        if EXPIRED.search(self._message) or EARLIEST < until < time.time():
+            raise self.error(f"the URL has expired{shown}{FRESH_URL}")
+        if SIGNATURE.search(self._target):
+            raise self.error(f"the URL's signature was refused{shown}{FRESH_URL}")
 
     def read_parts(self, parts: Sequence[tuple[int, Buffer]]) -> None:
         """Read the body, copy parts of it to their destinations, and `finish`.

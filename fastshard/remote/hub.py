@@ -48,6 +48,7 @@ TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
 TRANSIENT_ERRORS = frozenset(  # class names, of any library
     ("ConnectionError", "Timeout", "TransportError", "gaierror")
 )
+UNREACHED = frozenset(("ConnectError", "ConnectionError", "gaierror"))
 UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # replaced in a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
 
@@ -129,10 +130,12 @@ class HubClient:
         self._commits: dict[tuple[str, str], str] = {}
         origin = origin_of(normalize_url(self.endpoint))
         options: RemoteOptions = {**settings.options}
+        options["sign"] = None
         if origin not in settings.origins:  # the secrets are for other hosts
             options |= {"token": None, "headers": None}
         options["token"] = _token_source(options.get("token"))
         self._settings = Settings(options, frozenset((origin,)))
+        self._settings.reached = settings.reached
         self._http = HttpClient(self._settings)
         self.meter = self._http.meter
 
@@ -278,22 +281,27 @@ class HubClient:
             )
         api = self._new_api()
         deadline = Deadline(self._settings.timeout)
-        attempt = 0
+        origin, attempt = origin_of(normalize_url(self.endpoint)), 0
         while True:
             try:
                 if not self._settings.private_hosts:
-                    check_public(origin_of(normalize_url(self.endpoint)))
-                return call(api)
+                    check_public(origin)
+                found = call(api)
+                self._settings.reached.add(origin)
+                return found
             except RefusedHostError:  # an OSError: not to be retried
                 raise
             except _api_errors() as error:
                 failure = self._translate_error(error, url, attempt + 1)
+                names = _names_of(error)
                 is_transient = failure.status in TRANSIENT or bool(
-                    TRANSIENT_ERRORS & _names_of(error)
+                    TRANSIENT_ERRORS & names
                 )
             if not is_transient:
                 raise failure
             failed = RetryError(failure.reason, failure.status)
+            if names & UNREACHED and origin not in self._settings.reached:
+                failed.within = self._settings.first_timeout
             deadline.backoff(failed, attempt, failure.url, self._settings.attempts)
             attempt += 1
 

@@ -16,7 +16,7 @@ from fastshard._core.io.socket import Scatter
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import TRANSIENT
+from fastshard.remote.http_response import CODE, TRANSIENT
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import (
     MOST_SPAN,
@@ -59,8 +59,13 @@ PARTS_IN_FLIGHT = 4
 RETRIES = 2  # by obstore, in each attempt
 FIRST = 1 << 20  # bytes of the first range of an object read whole
 STATUS = re.compile(r"status code: (\d{3})")
+UNREACHED = "there is no connection to the server"
+CONNECT = re.compile(  # of obstore's debug text: the system's message
+    r'ConnectError\(\s*"(?:tcp connect|dns) error",'
+    r'.*?(?:message|error): "([^"]{1,100})"',
+    re.DOTALL,
+)
 TIMES = re.compile(r"\bretries: (\d{1,6}),")
-CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
 OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
 PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
@@ -182,6 +187,7 @@ class StoreClient:
         self.settings = settings
         self.meter = Meter()
         self._stores: dict[str, Any] = {}
+        self._has_answered = False
 
     def read(
         self,
@@ -352,12 +358,17 @@ class StoreClient:
             traffic.count_request()
             try:
                 with self._translate_errors(url):
-                    return call()
+                    found = call()
+                    self._has_answered = True
+                    return found
             except RemoteError as error:
+                self._has_answered |= error.status is not None
                 if not error.transient or self.settings.attempts is not None:
                     raise
                 attempts += error.attempts
                 failed = RetryError(error.reason, error.status)
+                if not self._has_answered and error.reason.startswith(UNREACHED):
+                    failed.within = self.settings.first_timeout
             try:
                 deadline.backoff(failed, attempt, url.redacted)
             except RemoteError as error:
@@ -493,6 +504,9 @@ def _translate_error(error: BaseException, url: Url, settings: Settings) -> Exce
 def _describe(error: BaseException, settings: Settings) -> str:
     """Return an exception's first line without response bodies, queries, secrets."""
     text = str(error)
+    unreached = CONNECT.search(text)
+    if unreached:
+        return f"{UNREACHED}: {unreached[1]}"
     code = CODE.search(text)
     line = re.split(r"[\n<{]", text, maxsplit=1)[0]
     for value in settings.store.values():

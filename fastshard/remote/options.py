@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -26,15 +28,18 @@ __all__ = [
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
+Sign = Callable[[str], str | None]
 
 CONNECTIONS = 16  # concurrent range requests
 OPENERS = 3  # concurrent openings of objects for each of them
 TIMEOUT = 60.0  # seconds
+FIRST_TIMEOUT = 2.5  # seconds for a first connection, without a timeout=
 MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
 # Headers, and parts of the names of store options, that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 FOR_COPIES = frozenset(("cache_dir", "cache_limit", "connections"))  # local files, too
 UNUSED = MappingProxyType({"offline": False, "private_hosts": True})  # as by default
+PICKLERS = frozenset(("cloudpickle", "dill", "ray.cloudpickle"))  # of any function
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
@@ -56,6 +61,13 @@ class RemoteOptions(TypedDict, total=False):
         default is the token of ``HF_TOKEN`` or of a login.
     headers : Mapping of str to str
         Sent to the same servers.
+    sign : callable
+        For signed URLs, which expire: ``fn(url)`` returns a fresh URL of the object at
+        an ``http`` or ``https`` URL, which it gets as given, or None if there is no
+        such object. It is called after a refusal (statuses 401 and 403; 400 of an
+        expired signature), by one thread at a time for a URL, also for indexes beside
+        the shards. Its URL is requested from then on, and never shown. Names, states
+        and the cache go by the URL as given. It must pickle for spawned workers.
     connections : int
         Maximum number of concurrent range requests of a process; 16. Up to three times
         as many shards, at most 64, are opened at a time, each by small requests one
@@ -63,7 +75,8 @@ class RemoteOptions(TypedDict, total=False):
     timeout : float
         Seconds for a range, all attempts together, plus one for each 100 KB; 60.
         Transient failures (connections, statuses 408, 425, 429, 5xx) are retried until
-        then, after pauses that grow to 5 seconds.
+        then, after pauses that grow to 5 seconds. Without this option a server that has
+        not answered yet, and refuses the connection, is retried for 2.5 seconds.
     attempts : int or None
         Maximum number of attempts for a range; None, the default, leaves the limit to
         `timeout`.
@@ -104,6 +117,7 @@ class RemoteOptions(TypedDict, total=False):
 
     token: Token
     headers: Mapping[str, str] | None
+    sign: Sign | None
     connections: int
     timeout: float
     attempts: int | None
@@ -136,6 +150,8 @@ class Settings:
     ----------
     origins : frozenset of Origin
         Servers that the token and the headers are sent to.
+    reached : set of Origin
+        Servers that have answered, in this process or in the one that pickled this.
     client : callable or None
         Class of the client for all URLs; None for that of their scheme.
     block : int
@@ -154,16 +170,22 @@ class Settings:
         _all_settings.add(self)
         self.options = options
         self.origins = origins
+        self.reached: set[Origin] = set()
         self.token: Token = options.get("token")
         if not (
             self.token is None or isinstance(self.token, str) or callable(self.token)
         ):
             kind = type(self.token).__name__
             raise TypeError(f"token must be a str or a callable, got {kind}")
+        self.sign: Sign | None = options.get("sign")
+        if self.sign is not None and not callable(self.sign):
+            kind = type(self.sign).__name__
+            raise TypeError(f"sign must be a callable, fn(url) -> url, got {kind}")
         self.headers: dict[str, str] = _check_headers(options.get("headers") or {})
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
         timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.timeout: float = min(timeout, MOST_TIMEOUT)
+        self.first_timeout = self.timeout if "timeout" in options else FIRST_TIMEOUT
         self.attempts: int | None = None
         if options.get("attempts") is not None:
             self.attempts = _check_positive(options, "attempts", 1)
@@ -215,8 +237,11 @@ class Settings:
         Raises
         ------
         FastshardError
-            The token, a header or an option of `store` is, or may be, a secret.
+            The token, a header or an option of `store` is, or may be, a secret; or a
+            function does not pickle.
         """
+        _check_pickles("token", self.token)
+        _check_pickles("sign", self.sign)
         if isinstance(self.token, str):
             raise FastshardError(
                 "a token that is a str is not pickled: give token= a function that "
@@ -234,7 +259,24 @@ class Settings:
                 f"the option {name!r} of a store is not pickled: leave it to the "
                 "environment, or give store= a credential_provider"
             )
-        return Settings, (self.options, self.origins)
+        state = {"reached": set(self.reached)}
+        return Settings, (self.options, self.origins), state
+
+
+def _check_pickles(name: str, function: object) -> None:
+    """Raise an error if an option's function does not pickle.
+
+    Other picklers, which may pickle it, are left to try.
+    """
+    if not callable(function) or not sys.modules.keys().isdisjoint(PICKLERS):
+        return
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise FastshardError(
+            f"{name}= does not pickle, for worker processes ({type(error).__name__}): "
+            "define its function at the top of a module"
+        ) from None
 
 
 def _find_secret(options: Mapping[str, Any]) -> str:
@@ -323,6 +365,8 @@ def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Setti
     settings = Settings(options)
     urls = [parse_url(source) for source in sources]
     origins = {origin_of(url.normalized) for url in urls if url.scheme in HTTP}
+    if settings.sign is not None and urls and not origins:
+        raise FastshardError("sign= is for http and https URLs")
     if any(url.scheme == "hf" for url in urls):
         origins.add(origin_of(normalize_url(settings.endpoint)))
     return Settings(options, frozenset(origins)) if origins else settings

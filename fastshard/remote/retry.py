@@ -155,15 +155,23 @@ class RetryError(Exception):
         HTTP status, if there was a response.
     retry_after : float or None
         Pause that the server asks for, seconds.
+    within : float or None
+        Seconds from the begin of the read after which no other attempt is made, if they
+        are fewer than its time limit.
     """
 
     def __init__(
-        self, reason: str, status: int | None = None, retry_after: float | None = None
+        self,
+        reason: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        within: float | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
         self.retry_after = retry_after
+        self.within = within
 
 
 class Droppable(Protocol):
@@ -246,11 +254,21 @@ class Deadline:
         The socket that the reading thread waits for.
     """
 
-    __slots__ = ("at", "cancelled", "is_general", "sock", "timeout")
+    __slots__ = (
+        "_answer",
+        "_begun",
+        "at",
+        "cancelled",
+        "is_general",
+        "sock",
+        "timeout",
+    )
 
     def __init__(self, timeout: float, nbytes: int = 0) -> None:
         self.timeout = timeout + nbytes / SLOWEST
-        self.at = time.monotonic_ns() + int(self.timeout * 1e9)
+        self._begun = time.monotonic_ns()
+        self._answer: RetryError | None = None  # the last one with a status
+        self.at = self._begun + int(self.timeout * 1e9)
         self.cancelled = False
         self.is_general = False
         self.sock: socket.socket | None = None
@@ -310,14 +328,23 @@ class Deadline:
             No time or no attempt is left.
         """
         longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
-        left = (self.at - time.monotonic_ns()) / 1e9
+        if failed.status is not None:
+            self._answer = failed
+        end, waited = self.at, ""
+        if failed.within is not None and failed.within < self.timeout:
+            end = min(end, self._begun + int(failed.within * 1e9))
+            waited = f"; it was tried for {failed.within:g} s: timeout= waits longer"
+        left = (end - time.monotonic_ns()) / 1e9
         asked = failed.retry_after or 0.0
         if left <= LEAST_LEFT or asked >= left or attempt + 1 == attempts:
-            reason = failed.reason
+            reason, status = failed.reason + waited, failed.status
             if asked >= left > 0:
                 reason += f"; it asks to retry after {asked:,.0f} s"
+            if status is None and self._answer is not None:
+                reason += f"; the last answer: {self._answer.reason}"
+                status = self._answer.status
             raise RemoteError(
-                reason, url, failed.status, attempt + 1, transient=True
+                reason, url, status, attempt + 1, transient=True
             ) from None
         # At most half of the remaining time: the last attempts lie near the end.
         self._sleep(max(min(random.uniform(0, longest), left / 2), asked))

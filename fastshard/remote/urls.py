@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import NamedTuple, NoReturn
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
 from fastshard._util.globs import lexists
 from fastshard.errors import FastshardError
@@ -20,6 +22,7 @@ __all__ = [
     "Url",
     "base_of",
     "common_folder",
+    "expiry_of",
     "folder_of",
     "is_folder",
     "is_remote",
@@ -202,6 +205,25 @@ def strip_user(url: str) -> str:
     if "@" in query or "@" in base.partition("/")[0]:  # a password may contain / or ?
         rest = rest.rpartition("@")[2]
     return scheme[0] + rest
+
+
+def expiry_of(url: str) -> float | None:
+    """Return when the signature of a URL expires, s since 1970; None if unknown.
+
+    Those of CloudFront, Amazon S3, Google Cloud Storage and Azure are known.
+    """
+    query = {name.lower(): text for name, text in parse_qsl(urlsplit(url).query)}
+    with suppress(ValueError, OverflowError):
+        if "expires" in query:
+            return float(query["expires"])
+        for scheme in ("x-amz", "x-goog"):
+            if f"{scheme}-date" in query:
+                signed = datetime.strptime(query[f"{scheme}-date"], "%Y%m%dT%H%M%S%z")
+                return signed.timestamp() + float(query.get(f"{scheme}-expires", ""))
+        if "se" in query and "sig" in query:
+            until = datetime.fromisoformat(query["se"])
+            return (until if until.tzinfo else until.replace(tzinfo=UTC)).timestamp()
+    return None
 
 
 @lru_cache(1024)

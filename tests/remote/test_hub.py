@@ -456,3 +456,11 @@ def test_a_forked_child_reads_by_itself(hub):
     if child == 0:
         os._exit(0 if texts(dataset) == expected else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_hub_that_was_never_reached_is_an_error_soon(monkeypatch):
+    monkeypatch.setattr("fastshard.remote.options.FIRST_TIMEOUT", 0.3)
+    url = "hf://datasets/owner/name"
+    settings = make_settings({"endpoint": "http://127.0.0.1:9"}, [url])
+    with pytest.raises(fastshard.RemoteError, match="timeout= waits longer"):
+        hub_for(settings).pin_revision(url)

@@ -416,3 +416,16 @@ def test_refusals_of_a_store_are_not_retried(status):
             file.read(20_000, 10)
         assert not caught.value.transient
         assert len(server.requests) == 1
+
+
+def test_a_store_that_was_never_reached_is_an_error_soon(monkeypatch):
+    monkeypatch.setattr("fastshard.remote.options.FIRST_TIMEOUT", 0.3)
+    store = {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
+    store |= {"access_key_id": "a", "secret_access_key": SECRET}
+    with pytest.raises(RemoteError) as caught:
+        open_remote("s3://b/x.tar", make_settings({"store": store}, []))
+    assert caught.value.reason == (
+        "there is no connection to the server: Connection refused; it was tried for "
+        "0.3 s: timeout= waits longer"
+    )
+    assert caught.value.transient

@@ -280,6 +280,7 @@ def _send(
         decode_content=False,
         timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
     )
+    client.settings.reached.add(origin)
     return response
 
 
@@ -368,7 +369,7 @@ def _redact(error: Exception, request: ServiceRequest) -> Exception:
     """Return an error whose text, which may be the server's, has no secret."""
     if isinstance(error, RetryError):
         reason = request.redact(error.reason)
-        return RetryError(reason, error.status, error.retry_after)
+        return RetryError(reason, error.status, error.retry_after, error.within)
     if isinstance(error, RemoteError):
         kind, (reason, *rest) = error.__reduce__()
         redacted: RemoteError = kind(request.redact(reason), *rest)
