@@ -22,6 +22,7 @@ __all__ = [
     "suggest_path",
 ]
 
+SIMILAR = 0.77  # of names of options; "resampled" is not a misspelt "sampler"
 MAX_COMPARED = 2000  # names of a directory compared with a missing one
 MAX_SHOWN = 3
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # of the hub
@@ -38,39 +39,95 @@ WRITER = "it belongs to fastshard.ShardWriter"
 DATASET = "it belongs to fastshard.open"
 INDEX = "it belongs to fastshard.build_index"
 SOURCE = "paths, globs, brace lists and URLs are the first argument"
+EPOCH = f"an epoch has each sample once, {OPEN}.shuffle(seed, epoch)"
+LENGTH = f"the length of an epoch is len(dataset); a shorter one is {OPEN}[:n]"
+MIX = "datasets are mixed by fastshard.mix(datasets, weights)"
+WORKERS = "workers of torch's DataLoader share the samples by themselves"
+AHEAD = "what is read ahead is bounded by max_memory="
+IN_PLACE = (
+    "files are read where they are, remote ones by ranges: none is downloaded first"
+)
+VALUES = f"fields are decoded by their suffix, {OPEN}.decode(*fields)"
+SUBSET = "a subset is a directory, a glob or a brace list, the first argument"
+CACHE = "remote bytes that were read are kept by cache_dir="
+COMPRESSED = "members of compressed tars cannot be reached: shards are plain tars"
+VERIFY = f"shards are checked by a method, {OPEN}.verify()"
 
-# Options of other calls, ours and those of webdataset, wids, datasets, torch and
-# streaming: where they belong. A call that takes an option does not look here.
+# Names that options have in webdataset, wids, datasets, torch and streaming: ours, of
+# which the first that a call takes is meant.
+SYNONYMS = {
+    **dict.fromkeys(("collate_fn", "collation_fn"), ("collate",)),
+    **dict.fromkeys(("num_workers", "num_proc", "max_workers"), ("workers", "threads")),
+    **dict.fromkeys(("use_auth_token", "hf_token"), ("token",)),
+    **dict.fromkeys(("download_retry", "retry"), ("attempts",)),
+    "prefetch_factor": ("ahead",),
+    "handler": ("on_error",),
+    "storage_options": ("store",),
+    "cache_size": ("cache_limit",),
+    "lru_size": ("max_mapped",),
+    "local": ("cache_dir",),
+    "download_timeout": ("timeout",),
+    "size_limit": ("max_size",),
+    "exist_ok": ("overwrite",),
+    "start_shard": ("start",),
+    "probabilities": ("weights",),
+    "stopping_strategy": ("stop",),
+    "format": ("to",),
+    "predownload": ("ahead",),
+}
+
+# Options of other calls, ours and those of the same libraries: where they belong. A
+# call that takes an option, or a synonym of it, does not look here.
 OPTIONS = {
     **dict.fromkeys(("shuffle", "seed", "epoch", "block", "shardshuffle"), SHUFFLE),
     **dict.fromkeys(("shuffle_seed", "buffer_size", "shuffle_block_size"), SHUFFLE),
+    **dict.fromkeys(("detshuffle", "shuffle_algo", "generator"), SHUFFLE),
     **dict.fromkeys(("rank", "world_size", "num_replicas", "nodesplitter"), SPLIT),
+    **dict.fromkeys(("num_canonical_nodes", "partition_algo", "num_shards"), SPLIT),
+    **dict.fromkeys(("workersplitter", "num_proc", "max_workers"), WORKERS),
+    **dict.fromkeys(("url_to_name", "localname", "keep"), CACHE),
     **dict.fromkeys(("batch_size", "drop_last", "collate", "collate_fn"), BATCHES),
+    **dict.fromkeys(("resampled", "repeat", "sampling_granularity"), EPOCH),
+    **dict.fromkeys(("epoch_size", "samples_per_epoch"), LENGTH),
+    **dict.fromkeys(("streams", "proportion", "choose", "sampling_method"), MIX),
+    **dict.fromkeys(("batching_method", "probabilities", "stopping_strategy"), MIX),
+    **dict.fromkeys(("streaming", "download_config", "download_mode"), IN_PLACE),
+    **dict.fromkeys(("keep_in_memory", "keep_zip", "keep_local"), IN_PLACE),
+    **dict.fromkeys(("features", "task", "encoding"), VALUES),
+    **dict.fromkeys(("name", "dataset_name", "stream_name"), SUBSET),
+    **dict.fromkeys(("verification_mode", "ignore_verifications"), VERIFY),
     **dict.fromkeys(("ragged", "state", "window", "on_error"), ITERATE),
     **dict.fromkeys(("num_workers", "pin_memory", "prefetch_factor"), LOADER),
     **dict.fromkeys(("persistent_workers", "sampler", "worker_init_fn"), LOADER),
+    **dict.fromkeys(("batch_sampler", "multiprocessing_context", "in_order"), LOADER),
+    **dict.fromkeys(("pin_memory_device", "dataset"), LOADER),
     **dict.fromkeys(("transform", "transforms", "map", "transformations"), MAP),
-    **dict.fromkeys(("fields", "columns", "select_fields"), FIELDS),
+    **dict.fromkeys(("fields", "columns", "select_fields", "select_files"), FIELDS),
     **dict.fromkeys(("max_count", "max_size", "maxcount", "maxsize"), WRITER),
-    **dict.fromkeys(("overwrite", "append", "start"), WRITER),
+    **dict.fromkeys(("overwrite", "append", "start", "start_shard"), WRITER),
+    **dict.fromkeys(("size_limit", "exist_ok", "mtime"), WRITER),
     **dict.fromkeys(("decoders", "max_mapped", "max_memory", "keep_cache"), DATASET),
+    **dict.fromkeys(("mode", "key", "lower", "prefetch", "check_size"), DATASET),
+    **dict.fromkeys(("cache_dir", "cache_limit", "offline", "private_hosts"), DATASET),
+    **dict.fromkeys(("token", "headers", "sign", "store", "timeout"), DATASET),
+    **dict.fromkeys(("attempts", "connections", "revision", "endpoint"), DATASET),
+    **dict.fromkeys(("validate_hash", "allow_unsafe_types", "packed"), DATASET),
     **dict.fromkeys(("hashes", "threads", "again", "part"), INDEX),
     **dict.fromkeys(("urls", "data_dir", "data_files", "remote", "local"), SOURCE),
+    **dict.fromkeys(("path", "shards", "pattern"), SOURCE),
+    "predownload": AHEAD,
+    "partial": "drop_last=True leaves out a last batch that is not full",
+    "replication": "ranks of the same samples take the same share, "
+    f"{OPEN}.split_by_rank(rank // replication, world_size // replication)",
+    "trust_remote_code": "no code of a dataset is run",
     "decode": f"decode is a method, {OPEN}.decode(*fields)",
     "filter": f"filter is a method, {OPEN}.filter(fn)",
     "split": 'name the shards of a split as the source, "DIR/train-*.tar"',
     "handler": f"errors are handled by iteration, {OPEN}.iter(on_error=)",
     "batched": BATCHES,
-    "streaming": "remote shards are read by ranges, never downloaded first",
-    "use_auth_token": "did you mean token=?",
-    "hf_token": "did you mean token=?",
-    "storage_options": "did you mean store=?",
-    "cache_size": "did you mean cache_limit=?",
-    "download_timeout": "did you mean timeout=?",
-    "compress": "members of compressed tars cannot be reached: shards are plain tars",
+    **dict.fromkeys(("compress", "compression"), COMPRESSED),
     "encoder": "values are encoded by their field's suffix, and bytes are stored as "
     "they are",
-    "start_shard": "did you mean start=?",
 }
 
 
@@ -85,9 +142,15 @@ METHODS = {
     **dict.fromkeys(("set_format", "with_format"), "decode(*fields)"),
     **dict.fromkeys(("select_columns", "remove_columns"), "select_fields(*fields)"),
     **dict.fromkeys(("features", "column_names"), "fields"),
-    **dict.fromkeys(("num_rows", "num_samples", "size"), "len(ds)"),
+    **dict.fromkeys(("num_rows", "num_samples", "size", "with_length"), "len(ds)"),
     **dict.fromkeys(("repeat", "with_epoch", "set_epoch"), "shuffle(seed, epoch)"),
+    **dict.fromkeys(("resampled", "random_batch"), "shuffle(seed, epoch)"),
     **dict.fromkeys(("shard", "split_by_node"), "split_by_rank(rank, world_size)"),
+    **dict.fromkeys(("rename_keys", "cast", "cast_column", "rename_files"), "map(fn)"),
+    "xdecode": "decode(*fields)",
+    "split_by_worker": "torch's DataLoader, whose workers share the samples",
+    "unbatched": "iter(ds)",
+    "load_state_dict": "ds.iter(state=state)",
     **dict.fromkeys(("save_to_disk", "push_to_hub"), "fastshard.ShardWriter"),
     "select": "ds[positions], or filter(fn)",
     "skip": "ds[n:]",
@@ -102,12 +165,15 @@ CALLS = {
     **dict.fromkeys(("WebDataset", "ShardListDataset", "wids"), "fastshard.open"),
     **dict.fromkeys(("load_dataset", "load_from_disk"), "fastshard.open"),
     **dict.fromkeys(("StreamingDataset", "IterableDataset"), "fastshard.open"),
+    **dict.fromkeys(("LocalDataset", "StreamingVisionDataset"), "fastshard.open"),
     **dict.fromkeys(("open_dataset", "load", "read"), "fastshard.open"),
-    **dict.fromkeys(("TarWriter", "MDSWriter", "Writer"), "fastshard.ShardWriter"),
+    **dict.fromkeys(("TarWriter", "Writer"), "fastshard.ShardWriter"),
     **dict.fromkeys(("WebLoader", "DataLoader"), "torch.utils.data.DataLoader"),
-    **dict.fromkeys(("split_by_node", "split_by_worker"), "ds.split_by_rank"),
-    "RandomMix": "fastshard.mix",
-    "interleave_datasets": "fastshard.mix",
+    "StreamingDataLoader": "torch.utils.data.DataLoader",
+    "split_by_node": "ds.split_by_rank",
+    "split_by_worker": "torch's DataLoader, whose workers share the samples",
+    "MDSWriter": "fastshard.streaming.MDSWriter",
+    **dict.fromkeys(("RandomMix", "interleave_datasets", "Stream"), "fastshard.mix"),
     "concatenate_datasets": "a + b",
     "TarReader": "fastshard.open_shard",
     "ShardedDatasetReader": "fastshard.columnar.ShardedDatasetReader",
@@ -174,19 +240,20 @@ def explain_option(name: str, valid: Iterable[str]) -> str:
     from difflib import get_close_matches  # takes 5 ms to import
 
     valid = list(valid)
-    if name in OPTIONS:
-        near = [name]
-    else:
-        near = get_close_matches(name.lower(), [*valid, *OPTIONS], 1)
+    known = [*valid, *SYNONYMS, *OPTIONS, *METHODS]
+    near = (
+        [name] if name in known else get_close_matches(name.lower(), known, 1, SIMILAR)
+    )
     if not near:
         return ""
-    if near[0] in valid:
-        return f"; did you mean {near[0]}=?"
-    text = OPTIONS[near[0]]
-    if text.startswith("did you mean"):
-        wanted = text.removeprefix("did you mean ").removesuffix("=?")
-        return f"; {text}" if wanted in valid else ""
-    return f": {text}"
+    names = near[0], *SYNONYMS.get(near[0], ())
+    for each in names:
+        if each in valid:
+            return f"; did you mean {each}=?"
+    for each in names:
+        if each in OPTIONS:
+            return f": {OPTIONS[each]}" + f", as {each}=" * (each != near[0])
+    return f": of a dataset, {METHODS[near[0]]}" if near[0] in METHODS else ""
 
 
 def suggest_path(path: str) -> str:

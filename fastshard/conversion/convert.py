@@ -58,8 +58,8 @@ class Converted(NamedTuple):
 def convert(
     source: Source,
     out: str | os.PathLike[str],
-    *,
     to: FormatName,
+    *,
     columns: str | Mapping[str, str | None] | None = None,
     compression: str | None = None,
     hashes: Sequence[str] = (),
@@ -151,7 +151,8 @@ def convert(
     >>> fastshard.convert("data/", "labels", to="csv", columns="cls,txt").samples
     100
     """
-    check_names("convert", reading, ReadingOptions.__optional_keys__)
+    names = ("to", *(convert.__kwdefaults__ or ()), *ReadingOptions.__optional_keys__)
+    check_names("convert", reading, names)
     size = None if max_size is None else parse_size(max_size)
     if max_count is not None and max_count < 1:
         raise ValueError(f"max_count must be positive, got {max_count}")

@@ -19,6 +19,7 @@ A writer makes shards and an ``index.json``; a reader has the samples of one sha
 """
 
 from importlib import import_module
+from sys import modules
 from typing import Any
 
 _HOMES = {  # names by their modules, which are imported when a name is asked for
@@ -45,7 +46,9 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from fastshard._util.hints import missing_name
+
+        raise missing_name(name, modules[__name__])
     module = import_module(f"{__name__}.{_MODULES[name]}")
     value = globals()[name] = getattr(module, name)
     return value

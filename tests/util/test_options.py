@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._util.hints import CALLS, METHODS
+import fastshard.streaming
+from fastshard._util.hints import (
+    CALLS,
+    METHODS,
+    OPTIONS,
+    SYNONYMS,
+    explain_option,
+)
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from support.servers.http import Server
 from support.tars import write_tar
@@ -115,7 +122,7 @@ def test_unknown_arguments_of_classes(tmp_path, make, name, near):
         ("on_error", r"\.iter\("),
         ("max_count", "belongs to fastshard.ShardWriter"),
         ("hashes", "belongs to fastshard.build_index"),
-        ("streaming", "read by ranges"),
+        ("streaming", "remote ones by ranges"),
         ("cache_size", "did you mean cache_limit="),
         ("use_auth_token", "did you mean token="),
     ],
@@ -125,6 +132,106 @@ def test_an_option_of_another_call_says_where_it_belongs(tar, name, words):
         pattern = rf"^{call.__name__}\(\) has no argument {name}=[:;] .*{words}"
         with pytest.raises(TypeError, match=pattern):
             call(tar, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "words"),
+    [
+        ("open", "resampled", r": an epoch has each sample once, .*shuffle\("),
+        ("open", "repeat", ": an epoch has each sample once"),
+        ("open", "epoch_size", r": the length of an epoch is .*\[:n\]"),
+        ("open", "replication", r"split_by_rank\(rank // replication"),
+        ("open", "predownload", ": what is read ahead is bounded by max_memory="),
+        ("open", "num_canonical_nodes", r"split_by_rank\("),
+        ("open", "sampling_method", r"fastshard\.mix\("),
+        ("open", "batching_method", r"fastshard\.mix\("),
+        ("open", "streams", r"fastshard\.mix\("),
+        ("open", "local", "; did you mean cache_dir="),
+        ("open", "download_retry", "; did you mean attempts="),
+        ("open", "lru_size", "; did you mean max_mapped="),
+        ("open", "num_proc", ": workers of torch's DataLoader share"),
+        ("open", "multiprocessing_context", ": it belongs to torch's DataLoader"),
+        ("open", "to_tuple", r": of a dataset, decode\("),
+        ("open", "empty_check", ": it takes "),  # no similar one
+        ("batches", "partial", ": drop_last=True leaves out a last batch"),
+        ("batches", "collate_fn", "; did you mean collate="),
+        ("batches", "handler", "; did you mean on_error="),
+        ("batches", "cache_size", ": it belongs to fastshard.open, as cache_limit="),
+        ("batches", "mode", ": it belongs to fastshard.open$"),
+        ("loader", "predownload", "; did you mean ahead="),
+        ("loader", "partial", ": drop_last=True leaves out a last batch"),
+        ("loader", "generator", "shuffle is a method"),
+        ("convert", "num_proc", "; did you mean workers="),
+        ("convert", "size_limit", "; did you mean max_size="),
+        ("convert", "format", "; did you mean to="),
+        ("convert", "exist_ok", ": it belongs to fastshard.ShardWriter"),
+        ("mix", "probabilities", "; did you mean weights="),
+        ("mix", "stopping_strategy", "; did you mean stop="),
+        ("ShardWriter", "exist_ok", "; did you mean overwrite="),
+    ],
+)
+def test_options_of_other_libraries(tar, tmp_path, call, name, words):
+    with fastshard.open(tar) as ds:
+        calls = {
+            "open": lambda **given: fastshard.open(tar, **given),
+            "batches": lambda **given: ds.batches(2, **given),
+            "loader": lambda **given: ds.loader(2, **given),
+            "convert": lambda **given: fastshard.convert(
+                tar, tmp_path / "out", to="mds", **given
+            ),
+            "mix": lambda **given: fastshard.mix([ds], **given),
+            "ShardWriter": lambda **given: fastshard.ShardWriter(
+                tmp_path / "{}.tar", **given
+            ),
+        }
+        with pytest.raises(TypeError, match=rf"^{call}\(\) .* {name}=.*{words}"):
+            calls[call](**{name: None})
+
+
+def parameters_of(function):
+    return set(inspect.signature(function).parameters) - {"self", "args", "kw"}
+
+
+@pytest.mark.parametrize("call", [fastshard.open, fastshard.Dataset.batches])
+def test_every_parameter_of_other_loaders_is_explained(tar, call):
+    other = pytest.importorskip("torch.utils.data").DataLoader.__init__
+    names = parameters_of(other) - {"dataset"}
+    taken = set(inspect.signature(call).parameters) | set(
+        fastshard.RemoteOptions.__optional_keys__
+    )
+    for name in names - taken:
+        assert explain_option(name, taken), name
+
+
+def test_every_parameter_of_a_webdataset_is_explained(tar):
+    webdataset = pytest.importorskip("webdataset")
+    valid = [*inspect.signature(fastshard.open).parameters, "cache_limit", "cache_dir"]
+    names = parameters_of(webdataset.WebDataset.__init__) - set(valid)
+    unknown = {name for name in names if not explain_option(name, valid)}
+    assert unknown <= {"empty_check", "verbose"}
+
+
+def test_hints_name_what_exists():
+    known = set()
+    for call in (
+        *(fastshard.open, fastshard.convert, fastshard.mix, fastshard.ShardWriter),
+        *(fastshard.Dataset.batches, fastshard.Dataset.loader, fastshard.build_index),
+    ):
+        known |= set(inspect.signature(call).parameters)
+    known |= fastshard.RemoteOptions.__optional_keys__
+    for names in SYNONYMS.values():
+        assert set(names) <= known
+    for text in OPTIONS.values():
+        for method in re.findall(r"fastshard\.open\(\.\.\.\)\.([a-z_]+)\(", text):
+            assert hasattr(fastshard.Dataset, method), text
+
+
+def test_the_format_of_a_conversion_may_be_the_third_argument(tar, tmp_path):
+    assert fastshard.convert(tar, tmp_path / "out", "mds").format == "mds"
+    with pytest.raises(ValueError, match=r"to must be .*'msd'; did you mean mds"):
+        fastshard.convert(tar, tmp_path / "other", "msd")
+    with pytest.raises(TypeError, match="'to'"):
+        fastshard.convert(tar, tmp_path / "other")
 
 
 def test_an_option_of_datasets_is_refused_for_a_shard(tar):
@@ -215,6 +322,9 @@ def test_writers_take_the_names_of_webdataset(tmp_path):
         ("to_tuple", r"; use decode\("),
         ("select", "; use ds"),
         ("num_rows", r"; use len\(ds\)"),
+        ("with_length", r"; use len\(ds\)"),
+        ("split_by_worker", "; use torch's DataLoader, whose workers share"),
+        ("load_state_dict", r"; use ds.iter\(state=state\)"),
         ("quux", "$"),
     ],
 )
@@ -250,13 +360,18 @@ def test_methods_that_hints_name_exist():
         ("WebDataset", "; use fastshard.open$"),
         ("load_dataset", "; use fastshard.open$"),
         ("TarWriter", "; use fastshard.ShardWriter$"),
+        ("StreamingDataset", "; use fastshard.open$"),
+        ("Stream", "; use fastshard.mix$"),
+        ("StreamingDataLoader", "; use torch.utils.data.DataLoader$"),
         ("quux", "$"),
     ],
 )
-def test_names_of_other_packages_name_ours(name, words):
-    with pytest.raises(AttributeError, match=f"'fastshard' has no .*{name}.*{words}"):
-        getattr(fastshard, name)
-    assert not hasattr(fastshard, name)
+@pytest.mark.parametrize("module", [fastshard, fastshard.streaming])
+def test_names_of_other_packages_name_ours(module, name, words):
+    pattern = f"{module.__name__!r} has no .*{name}.*{words}"
+    with pytest.raises(AttributeError, match=pattern):
+        getattr(module, name)
+    assert not hasattr(module, name)
 
 
 @pytest.mark.parametrize("source", ["data/", ["a.tar"], None])

@@ -12,7 +12,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from fastshard._core.table.order import Shuffle
-from fastshard._util.options import other_forms
+from fastshard._util.options import check_option_names, other_forms
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.base import (
     CombinedDataset,
@@ -46,6 +46,7 @@ BLOCK = 1024  # base positions in which the proportions hold
 Stop = Literal["first", "all"]
 
 
+@check_option_names("mix")
 def mix(
     datasets: Sequence[BaseDataset[T]],
     weights: Sequence[float] | None = None,
