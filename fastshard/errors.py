@@ -72,6 +72,7 @@ __all__ = [
 ]
 
 LONGEST_WHERE = 500  # characters of a place in a message
+MAX_BRIEF = 200  # characters of an error in a repr
 
 
 class FastshardError(Exception):
@@ -530,8 +531,16 @@ class InfoNotFoundError(MemberNotFoundError):
     kind = "column"
 
 
+def brief_error(error: Exception) -> str:
+    """Return an error in a line for a repr: of another library its class alone."""
+    if not isinstance(error, FastshardError):
+        return type(error).__name__
+    text = escape_line(str(error))
+    return text if len(text) <= MAX_BRIEF else text[: MAX_BRIEF - 3] + "..."
+
+
 class MissingLibraryError(FastshardError, ImportError):
-    """A library that a field's suffix requires is not installed."""
+    """A library that a field, a format or a URL requires is not installed."""
 
 
 class StaleIndexError(FormatError):

@@ -48,7 +48,7 @@ from fastshard.dataset.order.state import (
 from fastshard.dataset.order.worker import current_worker, guard_collation, guard_queue
 from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.torch_base import Dataset as TorchDataset
-from fastshard.errors import FastshardError, FieldNotFoundError
+from fastshard.errors import FastshardError, FieldNotFoundError, brief_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -485,7 +485,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         try:
             return self._description().join(name)
         except Exception as error:
-            return f"{name}(unreadable: {type(error).__name__})"
+            return f"{name}(unreadable: {brief_error(error)})"
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, of what `repr` shows."""

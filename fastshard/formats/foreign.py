@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fastshard.errors import FormatError
+
 __all__ = [
     "HEAD",
     "Compression",
     "compression_of",
+    "describe_contents",
     "describe_file",
     "describe_head",
     "detect_compression",
+    "explain_fault",
     "is_foreign_tar",
     "is_tar_head",
     "suffix_of",
 ]
 
 HEAD = 512  # bytes of a file that suffice to recognize it
+WHITE = "\t\n\v\f\r"
+LONGEST_CHARACTER = 4  # bytes in UTF-8
 TAR_MAGIC = slice(257, 262)  # of ustar, GNU and pax headers
 
 MAKE_SHARDS = (
@@ -70,6 +76,15 @@ NAMES = {  # by suffix: the singular, with its article
     ".bagz": "a bagz file",
     ".fsi": "an index",
     ".idx": "an index",
+    ".csv": "a CSV file",
+    ".tsv": "a TSV file",
+    ".json": "a JSON file",
+    ".jsonl": "a file of JSON lines",
+    ".npy": "an array of NumPy",
+    ".npz": "arrays of NumPy",
+    ".pt": "a file of PyTorch",
+    ".pth": "a file of PyTorch",
+    ".pkl": "a pickle",
 }
 MAGIC = {
     b"PK\x03\x04": "a zip archive",
@@ -128,6 +143,32 @@ def describe_head(head: bytes) -> str | None:
     return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
 
 
+def describe_contents(path: str, head: bytes) -> str | None:
+    """Return what a file that is no tar is, by its first bytes or its name, or None."""
+    kind = describe_head(head) or NAMES.get(suffix_of(path))
+    return kind or ("a text file" if is_text(head) else None)
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether the first bytes of a file are printable text."""
+    text = head.decode("utf-8", "ignore")
+    is_whole = len(head) - len(text.encode()) < LONGEST_CHARACTER
+    return bool(text) and is_whole and all(c.isprintable() or c in WHITE for c in text)
+
+
+def explain_fault(error: FormatError, head: bytes) -> FormatError:
+    """Return the error of a file that is no tar, if its first bytes say so."""
+    if error.offset != 0 or not head:
+        return error
+    compression = detect_compression(head)
+    if compression is not None:
+        return FormatError(compression.advise(error.path), error.path, 0)
+    kind = describe_contents(error.path, head)
+    if kind is not None:
+        return FormatError(f"expected a tar, got {kind}", error.path, 0)
+    return error
+
+
 def describe_file(path: str, head: bytes = b"") -> str:
     """Return why a file is not a shard, and what to do.
 
@@ -146,7 +187,7 @@ def describe_file(path: str, head: bytes = b"") -> str:
             f"{path} is not a shard (.tar) by its name, but it is a tar: rename it, or "
             f"read it with fastshard.open_shard"
         )
-    kind = NAMES.get(suffix_of(path)) or describe_head(head)
+    kind = describe_contents(path, head)
     if kind is None:
         return f"{path} is not a shard: shards are uncompressed .tar files"
     if kind == "an index":

@@ -17,7 +17,7 @@ from fastshard._core.io.source import RemoteSource
 from fastshard._util.options import near_fields
 from fastshard._util.terminal import join_names
 from fastshard._util.viewfile import ViewFile
-from fastshard.errors import FieldNotFoundError, FormatError
+from fastshard.errors import FieldNotFoundError, FormatError, brief_error
 from fastshard.formats.decoders import (
     DECODERS,
     Decoder,
@@ -412,7 +412,7 @@ class Sample(SampleBase):
                 f"Sample({self.key!r}; {fields})" if fields else f"Sample({self.key!r})"
             )
         except Exception as error:
-            return f"Sample(unreadable: {type(error).__name__})"
+            return f"Sample(unreadable: {brief_error(error)})"
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks: thumbnails, excerpts, summaries of arrays."""

@@ -31,7 +31,7 @@ from fastshard.errors import (
     StaleIndexError,
     UnreadEntryWarning,
 )
-from fastshard.formats.foreign import HEAD, describe_head, detect_compression
+from fastshard.formats.foreign import HEAD, explain_fault
 from fastshard.formats.sample import Sample, Samples
 from fastshard.index.contents import (
     Contents,
@@ -737,7 +737,12 @@ def open_remote_tar(
     if opening is not None:
         opening.check(file.path, version_of(file))
     rule = {"last_dot": options.key == "last", "lower": options.lower}
-    contents = find_contents(file, index, progress, warn=warn, **rule)
+    try:
+        contents = find_contents(file, index, progress, warn=warn, **rule)
+    except FormatError as error:
+        if error.path != file.path or error.offset != 0:
+            raise
+        raise explain_fault(error, file.read(0, min(file.nbytes, HEAD))) from None
     source = map_cached_file(file, ring) or RemoteSource(file)
     return TarShard(
         source,
@@ -821,9 +826,10 @@ def _scan_contents(file: LocalFile, progress: Progress | None) -> Contents:
     try:
         return Contents.of_scan(scan_tar(file, progress))
     except FormatError as error:
-        if error.offset == 0:
-            _check_uncompressed(file)
-        raise
+        if error.offset != 0:
+            raise
+        head = PreadSource(file).read(0, min(file.nbytes, HEAD))
+        raise explain_fault(error, head) from None
 
 
 def _index_for_reopening(index: str | Url) -> str:
@@ -838,14 +844,3 @@ def _index_for_reopening(index: str | Url) -> str:
 def _has_only_grown(file: LocalFile, table: ExtentTable) -> bool:
     """Return whether a longer file still has the members of a table."""
     return find_first_changed(file, table, spread_positions(len(table))) < 0
-
-
-def _check_uncompressed(file: LocalFile) -> None:
-    """Raise FormatError if the file begins as a compressed or another one."""
-    head = PreadSource(file).read(0, min(file.nbytes, HEAD))
-    compression = detect_compression(head)
-    if compression is not None:
-        raise FormatError(compression.advise(file.path), file.path, 0)
-    kind = describe_head(head)
-    if kind is not None:
-        raise FormatError(f"expected a tar, got {kind}", file.path, 0)

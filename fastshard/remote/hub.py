@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.errors import (
+    FastshardError,
+    MissingLibraryError,
+    RemoteError,
+    RemoteNotFoundError,
+)
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http import HttpClient
 from fastshard.remote.http_connection import check_public
@@ -309,7 +314,7 @@ class HubClient:
         try:
             from huggingface_hub import HfApi
         except ImportError:
-            raise FastshardError(
+            raise MissingLibraryError(
                 "listing a dataset of the hub needs huggingface_hub: "
                 'pip install "fastshard[hf]"; or name the shards, by a brace list'
             ) from None

@@ -13,7 +13,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fastshard._core.io.socket import Scatter
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.errors import (
+    FastshardError,
+    MissingLibraryError,
+    RemoteError,
+    RemoteNotFoundError,
+)
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import check_public
 from fastshard.remote.http_response import CODE, TRANSIENT
@@ -394,7 +399,7 @@ def _open_store(name: str, settings: Settings) -> Any:
     try:
         from obstore.store import from_url
     except ImportError:
-        raise FastshardError(
+        raise MissingLibraryError(
             f"reading {redact(name)} needs obstore, which is not installed: "
             'pip install "fastshard[cloud]"'
         ) from None

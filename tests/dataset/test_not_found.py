@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -137,6 +139,43 @@ def test_a_compressed_file_named_as_a_tar_is_recognized_by_its_bytes():
         message = message_of("gz.tar", FormatError, call)
         assert message.startswith("compressed with gzip: decompress it, for members")
         assert message.endswith("at gz.tar, byte 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("labels.csv", b"path,label\n0.jpg,3\n", "a CSV file"),
+        ("labels.csv", b"\xff\xfe,\x01\n", "a CSV file"),
+        ("rows.jsonl", b'{"a": 1}\n' * 200, "a file of JSON lines"),
+        ("notes", "größe\n".encode() * 200, "a text file"),
+        ("notes.tar", b"Not Found\n", "a text file"),
+        ("x.npy", b"\x93NUMPY\x01\x00", "an array of NumPy"),
+    ],
+)
+def test_another_file_as_a_shard_is_named(name, data, kind):
+    make(name, data=data)
+    assert message_of(name, FormatError, fastshard.open_shard) == (
+        f"expected a tar, got {kind} - at {name}, byte 0"
+    )
+    if not name.endswith(".tar"):
+        done = subprocess.run(
+            [sys.executable, "-m", "fastshard", "ls", name],
+            capture_output=True,
+            text=True,
+        )
+        assert (
+            done.stderr
+            == f"fastshard: expected a tar, got {kind} - at {name}, byte 0\n"
+        )
+        assert kind in message_of(name, FastshardError)
+
+
+def test_a_damaged_tar_is_not_another_file():
+    data = bytearray(write_tar(Path("a.tar"), {"a.txt": b"1"}).read_bytes())
+    data[150] ^= 1
+    make("x.tar", data=data)
+    message = message_of("x.tar", FormatError, fastshard.open_shard)
+    assert "expected a tar" not in message
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import pickle
+import re
 import sys
 import time
 from dataclasses import replace
@@ -429,3 +430,18 @@ def test_a_store_that_was_never_reached_is_an_error_soon(monkeypatch):
         "0.3 s: timeout= waits longer"
     )
     assert caught.value.transient
+
+
+@pytest.mark.parametrize("make", ["open", "typed"])
+def test_a_missing_library_is_named(monkeypatch, make):
+    from fastshard import typed
+
+    for module in ("obstore", "obstore.store"):
+        monkeypatch.setitem(sys.modules, module, None)
+    source = "s3://bucket/x-{0..3}.tar"
+    pip = r'needs obstore, which is not installed: pip install "fastshard\[cloud\]"'
+    if make == "open":
+        with pytest.raises(fastshard.MissingLibraryError, match=pip):
+            fastshard.open(source)
+    else:
+        assert re.search(f"^Dataset.*unreadable: .*{pip}", repr(typed.Dataset(source)))

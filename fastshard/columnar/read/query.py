@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -317,6 +317,9 @@ ROWS_PER_FETCH = 1000
 EXTRA_BYTES = 64 << 20  # of a result, beyond a multiple of the index's size
 INTERRUPT_SECONDS = 0.05  # between two interrupts of a statement that goes on
 
+UNKNOWN = re.compile(r"^no such column: (\w{1,80})$", re.ASCII)
+MAX_COLUMNS = 12  # named in an error
+
 STATEMENT_ERRORS = (  # codes of faults of a statement, not of the index
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_AUTH,
@@ -502,9 +505,22 @@ def select(
         return thread.rows
     if not ended:
         raise QueryTimeoutError(f"the query took longer than {timeout:g} seconds")
-    raise _translate_query_error(
-        thread.error, thread.authorizer, conn.path
-    ) from thread.error
+    error = _translate_query_error(thread.error, thread.authorizer, conn.path)
+    if unknown := UNKNOWN.search(str(thread.error)):
+        with conn.lock, suppress(*INDEX_ERRORS):
+            error = QueryError(f"{error}; {_describe_columns(conn, unknown[1])}")
+    raise error from thread.error
+
+
+def _describe_columns(conn: ReaderConnection, unknown: str) -> str:
+    """Return which columns a query may name, and how it reads metadata."""
+    rows = conn.execute("PRAGMA table_xinfo(samples)").fetchmany(MAX_COLUMNS + 1)
+    names = [str(row[1]) for row in rows]
+    shown = ", ".join(names[:MAX_COLUMNS]) + ", ..." * (len(names) > MAX_COLUMNS)
+    return (
+        f"the columns are {shown}; a value of the metadata is "
+        f"json_extract(meta_json, '$.{unknown}')"
+    )
 
 
 class QueryThread:

@@ -17,7 +17,7 @@ from fastshard.errors import (
     RemoteError,
     UnreadEntryWarning,
 )
-from fastshard.formats.foreign import describe_head, detect_compression
+from fastshard.formats.foreign import explain_fault
 from fastshard.formats.sample import Sample, Samples
 from fastshard.formats.tar import TarOptions, TarShard
 from fastshard.index.contents import NO_IDENTITY, Contents
@@ -284,7 +284,7 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
         try:
             asked = walk.advance(data, base, before + 1)
         except FormatError as error:
-            fault = explain(error, data if base == 0 else b"")
+            fault = explain_fault(error, data if base == 0 else b"")
             break
         if walk.count > count:
             starts.append(before)
@@ -325,16 +325,3 @@ def key_of(name: str, last_dot: bool) -> str:
     folder, slash, last = name.rpartition("/")
     key = last.rpartition(".")[0] if last_dot else last.partition(".")[0]
     return folder + slash + key
-
-
-def explain(error: FormatError, head: bytes) -> FormatError:
-    """Return the error of a stream that is no tar, if its first bytes say so."""
-    if error.offset != 0 or not head:
-        return error
-    compression = detect_compression(head)
-    if compression is not None:
-        return FormatError(compression.advise(error.path), error.path, 0)
-    kind = describe_head(head)
-    if kind is not None:
-        return FormatError(f"expected a tar, got {kind}", error.path, 0)
-    return error

@@ -407,3 +407,18 @@ def test_ids_that_are_not_str_are_refused(conn, ids):
 
 def test_an_id_with_a_nul_selects_no_prefix_of_it(conn):
     assert query_ids(conn, ids=["s001\0", "s002"]) == ["s002"]
+
+
+def test_an_unknown_column_is_answered_by_the_known_ones(root, conn):
+    known = [row[1] for row in conn.execute("PRAGMA table_xinfo(samples)")]
+    for ask in (
+        lambda: query_ids(conn, "label = 1"),
+        lambda: query(conn, columns=["label"]),
+    ):
+        with pytest.raises(QueryError) as caught:
+            ask()
+        assert str(caught.value) == (
+            "the query is not valid: no such column: label; the columns are "
+            f"{', '.join(known)}; a value of the metadata is "
+            "json_extract(meta_json, '$.label')"
+        )
