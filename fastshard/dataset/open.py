@@ -119,8 +119,10 @@ def open(  # noqa: A001
         - ``["a/0.tar", "b/1.tar"]``, ``"a/0.tar"``: several of these, or one shard.
         - ``"https://host/train-{000..099}.tar"``: URLs. HTTP lists no directories:
           ``"https://host/data"`` needs a ``dataset.fsi`` there, made by `build_index`.
+          A URL of any other name may be a shard, as ``"https://host/file/123"``.
         - ``"hf://datasets/owner/name/sub"``, ``"hf://datasets/owner/name@v1/*.tar"``: a
-          repository of the Hugging Face hub, a directory of it, or a glob.
+          repository of the Hugging Face hub, a directory of it, or a glob. A repository
+          whose shards are all in one directory, such as ``data/``, is that directory.
         - ``"s3://bucket/data/"``, ``"gs://..."``, ``"az://..."``: an object store, by
           the library obstore.
         - ``"shardindex.json"``: a wids index, also by URL.

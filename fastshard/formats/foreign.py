@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from fastshard.errors import FormatError
@@ -24,6 +25,7 @@ HEAD = 512  # bytes of a file that suffice to recognize it
 WHITE = "\t\n\v\f\r"
 LONGEST_CHARACTER = 4  # bytes in UTF-8
 TAR_MAGIC = slice(257, 262)  # of ustar, GNU and pax headers
+CHECKSUM = slice(148, 156)  # sum of a header's bytes with spaces here, octal
 
 MAKE_SHARDS = (
     "write its samples to tar shards with fastshard.ShardWriter (docs: making shards)"
@@ -134,8 +136,17 @@ def detect_compression(head: bytes) -> Compression | None:
 
 
 def is_tar_head(head: bytes) -> bool:
-    """Return whether a file begins with a tar header of ustar, GNU or pax."""
-    return head[TAR_MAGIC] == b"ustar"
+    """Return whether a file begins with a tar header: of ustar, GNU, pax or V7."""
+    return head[TAR_MAGIC] == b"ustar" or _has_checksum(head)
+
+
+def _has_checksum(head: bytes) -> bool:
+    """Return whether the first block has the checksum of a tar header."""
+    digits = head[CHECKSUM].strip(b" \0")
+    if len(head) < HEAD or not re.fullmatch(rb"[0-7]{1,7}", digits):
+        return False
+    rest = head[: CHECKSUM.start] + b" " * 8 + head[CHECKSUM.stop : HEAD]
+    return int(digits, 8) == sum(rest)
 
 
 def describe_head(head: bytes) -> str | None:

@@ -47,6 +47,7 @@ URL = re.compile(
     r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?",
     re.IGNORECASE | re.DOTALL,
 )
+BUCKET = re.compile(r"hf://buckets/[^/]*/?[^/]*", re.IGNORECASE)
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
@@ -106,6 +107,12 @@ def parse_hub_url(text: str) -> HubUrl:
     """
     base = base_of(text)
     match = URL.fullmatch(base)
+    if bucket := BUCKET.match(base):
+        raise FastshardError(
+            f"{redact(base)}: a bucket of the hub is not read, only its datasets are, "
+            "hf://datasets/owner/name/path; download the bucket by `hf buckets sync "
+            f"{bucket[0]} DIR`"
+        )
     if match is None:
         raise FastshardError(
             f"expected hf://datasets/owner/name/path, got {redact(base)}; a URL "

@@ -1,5 +1,6 @@
 """Datasets over HTTP: the same calls and the same bytes as for local files."""
 
+import gzip
 import io
 import os
 import pickle
@@ -547,3 +548,65 @@ def test_a_field_opened_as_a_file_reads_only_the_requested_bytes(tmp_path):
         assert found == movie[2_000_000:2_001_000]
         assert end == movie[-10:]
         assert server.bytes_sent < 1_000_000
+
+
+TEXT = b"path,label\n0.jpg,3\n" * 50
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Serve a data repository, whose URLs have numbers for names."""
+    files = {}
+    for i in range(2):
+        members = {f"{i}{k}.txt": f"{i} {k}".encode() for k in range(3)}
+        files[f"/access/{i}"] = write_tar(tmp_path / f"{i}.tar", members).read_bytes()
+    v7 = bytearray(files["/access/0"])
+    v7[257:265] = bytes(8)
+    v7[148:156] = b"%06o\0 " % (sum(v7[:148]) + 8 * 32 + sum(v7[156:512]))
+    files |= {"/access/7": bytes(v7), "/access/text": TEXT, "/empty": b""}
+    files["/access/gz"] = gzip.compress(TEXT)
+    with Server(files) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("/access/1", 3),
+        ("/access/7", 3),
+        ("/access/{0..1}", 6),
+        ("/access/0?version=2", 3),
+    ],
+)
+def test_a_tar_at_a_url_of_any_name_is_a_shard(repository, source, count):
+    ds = fastshard.open(repository.url + source)
+    assert len(ds) == count
+    assert [sample.key for sample in pickle.loads(pickle.dumps(ds))] == list(ds.keys())
+    with fastshard.open_shard(repository.at("/access/0")) as shard:
+        assert bytes(shard["00.txt"]) == b"0 0"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("/access/text", "is not a shard .* but a text file"),
+        ("/access/gz", "compressed with gzip"),
+        ("/empty", "is not a shard"),
+    ],
+)
+def test_another_file_at_a_url_is_named(repository, source, words):
+    with pytest.raises(FastshardError, match=words):
+        fastshard.open(repository.url + source)
+
+
+def test_another_file_at_the_url_of_a_tar_is_named(repository):
+    repository.files["/x.tar"] = TEXT
+    with pytest.raises(FormatError, match=r"expected a tar, got a text file - at http"):
+        len(fastshard.open(repository.at("/x.tar")))
+
+
+def test_a_refused_url_of_any_name_is_not_a_missing_shard(repository):
+    repository.behave("/access/1", "status_403")
+    with pytest.raises(RemoteError) as caught:
+        fastshard.open(repository.at("/access/1"))
+    assert (caught.value.status, caught.value.url) == (403, repository.at("/access/1"))

@@ -290,9 +290,31 @@ def test_a_folder_without_shards(hub):
         open_dataset(hub, f"{SOURCE}/docs")
 
 
+@pytest.mark.parametrize("source", [SOURCE, f"{SOURCE}/", f"{SOURCE}@main"])
+def test_a_repository_with_shards_in_one_folder(hub, tmp_path, source):
+    shards = {f"data/train-{i}.tar": tar_of(tmp_path, i) for i in (10, 2)}
+    hub.repos[REPO] = {**shards, "README.md": b"# Hi"}
+    dataset = open_dataset(hub, source)
+    assert texts(dataset) == ["x 2", "x 10"]
+    assert all("@" in path for path in dataset.shards.paths)
+
+
+def test_shards_in_several_folders_are_not_joined(hub, tmp_path):
+    names = ("train/0.tar", "validation/0.tar")
+    hub.repos[REPO] = {name: tar_of(tmp_path, i) for i, name in enumerate(names)}
+    with pytest.raises(fastshard.ShardNotFoundError, match=r"train/0.*\*\*` takes all"):
+        open_dataset(hub, SOURCE)
+    hub.repos[REPO] = {"sub/data/0.tar": b""}
+    with pytest.raises(fastshard.ShardNotFoundError, match="takes all"):
+        open_dataset(hub, f"{SOURCE}/sub")  # a folder that was named has its own
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
+        ("hf://buckets/owner/name/a.tar", "a bucket of the hub is not read"),
+        ("hf://buckets/owner/name", "hf buckets sync hf://buckets/owner/name"),
+        ("hf://models/owner/name/a.tar", "names a model"),
         ("hf://owner/name/a.tar", "hf://datasets/"),
         ("hf://owner/name", "hf://datasets/"),
         ("hf://spaces/owner/name/a.tar", "hf://datasets/"),

@@ -32,15 +32,23 @@ from fastshard.dataset.paths.not_found import (
 from fastshard.errors import (
     FastshardError,
     FormatError,
+    RemoteError,
     RemoteNotFoundError,
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.formats.foreign import describe_file, is_foreign_tar
+from fastshard.formats.foreign import (
+    HEAD,
+    describe_file,
+    is_foreign_tar,
+    is_tar_head,
+)
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
+from fastshard.remote.http_response import REFUSALS
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.retry import NoRangesError
 from fastshard.remote.urls import (
     HTTP,
     Url,
@@ -166,6 +174,7 @@ class ListedShard(NamedTuple):
     path: str  # or URL
     samples: int | None = None
     is_remote: bool = False
+    is_tar: bool = False  # by its first block, with any name
 
 
 class Lister(Protocol):
@@ -183,8 +192,9 @@ def list_remote(
 
     The URL is of a shard, a wids index or a folder, or a brace list of these. Stores
     and the hub list folders and also take globs and ``folder/**``. HTTP lists no
-    folders: the folder's ``dataset.fsi`` is read. Hidden names and folders count as
-    they do locally; `left_out` notes further tars.
+    folders: the folder's ``dataset.fsi`` is read; without one a URL of any name is a
+    shard if it begins with a tar header. Hidden names and folders count as they do
+    locally; `left_out` notes further tars.
 
     Raises
     ------
@@ -200,7 +210,7 @@ def list_remote(
         elif word.endswith(SUFFIX) and not has_magic(word):
             yield ListedShard(word + source.query, is_remote=True)
         elif source.scheme in HTTP:
-            yield from _read_dataset_index(Url(word + source.query), settings)
+            yield from _list_http(Url(word + source.query), settings)
         else:
             try:
                 urls = _list_folder_url(word, settings, left_out or LeftOut())
@@ -210,6 +220,44 @@ def list_remote(
                 raise RemoteShardNotFoundError.of(error) from error
             for url in urls:
                 yield ListedShard(url, is_remote=True)
+
+
+def _list_http(url: Url, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards in the index of a folder, or a tar whose name says nothing."""
+    try:
+        shards = list(_read_dataset_index(url, settings))
+    except RemoteError as error:
+        refused = error.status is not None and 400 <= error.status < 500
+        if not refused or url.base.endswith(("/", NAME)) or settings.offline:
+            raise
+        if not _is_tar(url, settings):
+            raise
+        shards = [ListedShard(url.text, is_remote=True, is_tar=True)]
+    yield from shards
+
+
+def _is_tar(url: Url, settings: Settings) -> bool:
+    """Return whether an object begins with a tar header.
+
+    Raises
+    ------
+    FastshardError
+        It is something else.
+    RemoteError
+        It is refused, or cannot be read by ranges.
+    """
+    try:
+        file = open_remote(url, settings)
+        head = file.read(0, min(file.nbytes, HEAD))
+    except NoRangesError:
+        raise
+    except RemoteError as error:
+        if error.status in REFUSALS:
+            raise
+        return False
+    if not is_tar_head(head):
+        raise FastshardError(describe_file(url.redacted, head))
+    return True
 
 
 def _read_dataset_index(url: Url, settings: Settings) -> Iterator[ListedShard]:
@@ -271,6 +319,8 @@ def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[s
         elif matches_parts(parts, ("**", f"*{SUFFIX}")):
             others.append(url)
     shards = left_out.select(found)
+    if not shards and word.startswith("hf://") and word.rstrip("/").count("/") == 4:
+        shards = _in_one_folder(others)
     if not shards:
         raise RemoteShardNotFoundError(
             f"no shard ({SUFFIX}): {_advise_remote(tally, others, folder)}",
@@ -289,6 +339,11 @@ def _split_pattern(word: str) -> tuple[str, list[str]]:
     if pattern[-1:] in ([], ["**"]):
         pattern.append("*")
     return f"{scheme}://{'/'.join(parts[:fixed])}", pattern
+
+
+def _in_one_folder(shards: list[str]) -> list[str]:
+    """Return the shards of a repository if one folder has all, such as ``data/``."""
+    return shards if len(set(map(folder_of, shards))) == 1 else []
 
 
 def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
@@ -375,7 +430,8 @@ def list_shards(
         _check_present(local)
     for shard in shards:
         name = shard.path.partition("?")[0] if shard.is_remote else shard.path
-        if not name.endswith(SUFFIX) and location.kind != "shards":
+        is_known = shard.is_tar or name.endswith(SUFFIX)
+        if not is_known and location.kind != "shards":
             raise FastshardError(
                 describe_file(redact(shard.path))
                 if shard.is_remote
