@@ -6,7 +6,7 @@ import os
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import count
@@ -111,7 +111,7 @@ class TarSet(ShardSet):
         self.options |= {"remote": remote}
         self.index_view = index_view
         self.index_warnings = IndexWarnings(len(self), self._json_counter())
-        self.warned = count()  # of entries that are not read
+        self.warned: Iterator[int] = count()  # of entries that are not read
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]

@@ -634,13 +634,11 @@ def open_tar(
             raise TypeError(f"path must be a str or os.PathLike[str], got {kind}")
         location = parse_path_or_url(name)
     check_index(options.index_source)
-    opening = {"progress": progress, "ring": ring, "warn": warn}
-    if isinstance(location, Url):
-        return open_remote_tar(location, options, **opening)
-    name = os.fspath(location)
-    if options.remote is not None and options.remote.client is not None:
-        return open_remote_tar(name, options, **opening)
-    return open_local_tar(name, options, **opening)
+    is_client = options.remote is not None and options.remote.client is not None
+    where = location if isinstance(location, Url) else os.fspath(location)
+    if isinstance(where, Url) or is_client:
+        return open_remote_tar(where, options, progress=progress, ring=ring, warn=warn)
+    return open_local_tar(where, options, progress=progress, ring=ring, warn=warn)
 
 
 def open_local_tar(

@@ -188,7 +188,7 @@ def _find_names(
 def _names_by_extent(file: LocalFile) -> dict[tuple[int, int], list[bytes]]:
     """Return the names of each extent, from a scan: the member's own, then links'."""
     regular = scan_header_starts(file)[0]
-    names = defaultdict(list)
+    names: dict[tuple[int, int], list[bytes]] = defaultdict(list)
     for table in (regular, scan_tar(file).table):
         for i in range(len(table)):
             own = names[table.extent(i)]
