@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastshard.cli.entry import main
-from support.links import SYMBOLIC, write_links
+from support.tars import SYMBOLIC, write_links
 
 READ = [("a.jpg", b"abc"), ("b.jpg", "a.jpg"), ("c.jpg", "b.jpg", SYMBOLIC)]
 UNREAD = [("d.jpg", "gone.jpg"), ("d/e.jpg", "../gone.jpg", SYMBOLIC)]

@@ -15,9 +15,8 @@ from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identify_file, spread_positions
 from fastshard.index.sidecar import FORMATS, peek_counts
-from support.links import read_links
 from support.tar_blocks import END, extension, header, padded, record
-from support.tars import write_tar
+from support.tars import read_links, write_tar
 
 COUNT = 300
 SIZE = 700  # bytes; 1,536 with the header, so that few members begin on a page

@@ -9,8 +9,8 @@ import pytest
 
 import fastshard
 from fastshard.index.binary import HEADER, read_binary, seal_header
-from support.links import SYMBOLIC, read_links, write_links
 from support.servers.http import Server
+from support.tars import SYMBOLIC, read_links, write_links
 
 MODES = "mmap", "private", "pread"
 FORMATS = "fsi", "json", "idx", "tar.idx"

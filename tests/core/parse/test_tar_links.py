@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastshard
-from support.links import HARD, SYMBOLIC, read_links, write_links
 from support.marks import needs
 from support.tar_blocks import END, extension, header, padded, record
+from support.tars import HARD, SYMBOLIC, read_links, write_links
 
 FORMATS = {
     "ustar": tarfile.USTAR_FORMAT,
