@@ -21,9 +21,10 @@ from fastshard.conversion.ranges import Conversion, Task, check, scan, write
 from fastshard.conversion.source import RowSource
 from fastshard.conversion.targets import OutputColumn, TargetFormat
 from fastshard.conversion.workers import Workers
-from fastshard.dataset.open import ReadingOptions
+from fastshard.dataset.open import OpenOptions
 from fastshard.dataset.paths.listing import Source
 from fastshard.errors import ConversionError
+from fastshard.formats.tar import KeyRule, Mode
 
 __all__ = ["FORMATS", "Converted", "FormatName", "convert"]
 
@@ -69,7 +70,11 @@ def convert(
     separator: str | None = None,
     workers: int | None = None,
     packed: bool = False,
-    **reading: Unpack[ReadingOptions],
+    index: str | os.PathLike[str] = "auto",
+    key: KeyRule = "first",
+    lower: bool = True,
+    mode: Mode = "mmap",
+    **remote: Unpack[OpenOptions],
 ) -> Converted:
     """Write a dataset in another format, with the same samples in the same order.
 
@@ -119,10 +124,11 @@ def convert(
         The source is packed tars, see `fastshard.open`: columns are the fields of the
         msgpack maps, not the members. A nil is null in a column of encoding ``json``;
         else the sample lacks the column.
-    **reading
-        How the source is read, as by `fastshard.open`: ``index=``, ``key=``,
-        ``lower=``, ``mode=``; of MosaicML Streaming ``split=`` and so on; and of URLs
-        `RemoteOptions`. With ``cache_dir=`` they are fetched once.
+    index, key, lower, mode
+        How the source is read, as for `fastshard.open`.
+    **remote
+        How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
+        once. And what some formats take, as for `fastshard.open`: ``split=``.
 
     Returns
     -------
@@ -151,8 +157,8 @@ def convert(
     >>> fastshard.convert("data/", "labels", to="csv", columns="cls,txt").samples
     100
     """
-    names = ("to", *(convert.__kwdefaults__ or ()), *ReadingOptions.__optional_keys__)
-    check_names("convert", reading, names)
+    known = ("to", *(convert.__kwdefaults__ or ()), *OpenOptions.__optional_keys__)
+    check_names("convert", remote, known)
     size = None if max_size is None else parse_size(max_size)
     if max_count is not None and max_count < 1:
         raise ValueError(f"max_count must be positive, got {max_count}")
@@ -165,11 +171,12 @@ def convert(
     path = check_out(os.fspath(out))
     count = workers or os.cpu_count() or 1
     with new_directory(path) as new, Workers(count) as pool:
-        options = {"packed": packed, **reading}
+        reading = {"index": index, "key": key, "lower": lower, "mode": mode}
+        options = {"packed": packed, **reading, **remote}
         work = Conversion(source, options, target, new.path, max_size=size)
         try:
             opened = work.open()
-            if reading.get("index") == "rebuild":  # once, not in each process
+            if index == "rebuild":  # once, not in each process
                 work = work.with_outputs(options={**options, "index": "auto"})
             facts = merge_facts(find_facts(work, opened, pool))
             outputs = plan_columns(opened, target, facts, wanted)

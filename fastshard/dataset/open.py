@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.sample import Sample
 
-__all__ = ["ReadingOptions", "open"]
+__all__ = ["OpenOptions", "open"]
 
 HUB_PARTS = 3  # datasets/owner/name
 
@@ -66,25 +66,6 @@ class OpenOptions(RemoteOptions, total=False):
     split: str | None
     validate_hash: str | None
     allow_unsafe_types: bool
-
-
-class ReadingOptions(OpenOptions, total=False):
-    """Options of `open` that tell which samples a source has, and how they are read.
-
-    `fastshard.convert` and the commands take them, too.
-
-    Attributes
-    ----------
-    index : str or path-like
-    key : {"first", "last"}
-    lower : bool
-    mode : {"mmap", "private", "pread"}
-    """
-
-    index: str | os.PathLike[str]
-    key: KeyRule
-    lower: bool
-    mode: Mode
 
 
 def open(  # noqa: A001

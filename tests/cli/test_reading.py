@@ -8,8 +8,6 @@ import pytest
 import fastshard
 from fastshard.cli import main
 from fastshard.cli.program import make_parser
-from fastshard.dataset.open import ReadingOptions
-from fastshard.remote.options import RemoteOptions
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -196,10 +194,11 @@ def test_an_index_does_not_depend_on_some_options(versions, name):
             function(versions, **{name: False})
 
 
-def test_the_set_of_options_is_that_of_open():
+def test_convert_has_the_options_of_open():
     taken = inspect.signature(fastshard.open).parameters
-    own = ReadingOptions.__annotations__.keys() - RemoteOptions.__optional_keys__
-    assert {"index", "key", "lower", "mode"} == own & taken.keys()
+    given = inspect.signature(fastshard.convert).parameters
+    for name in ("index", "key", "lower", "mode", "packed", "remote"):
+        assert given[name] == taken[name]
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "stat", "verify", "convert", "query"])
