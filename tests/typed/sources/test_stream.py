@@ -274,3 +274,19 @@ def test_a_closed_dataset_reads_no_stream(source):
     ds.close()
     with pytest.raises(fastshard.ClosedError):
         list(samples)
+
+
+def test_links_of_a_stream_are_warned_of_once(tmp_path):
+    """The target may be passed by, or not reached yet."""
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for i in range(2):
+            add(tar, f"{i}.msgpack", row(i).packed)
+            link = {"type": tarfile.LNKTYPE, "linkname": "0.msgpack"}
+            add(tar, f"l{i}.msgpack", b"", **link)
+    source = OwnSource(tmp_path, ["t.tar"], seekable=False)
+    ds = typed.Dataset[Row](source)
+    with pytest.warns(
+        fastshard.UnreadEntryWarning, match="not read from a stream"
+    ) as w:
+        assert [sample.i for sample in ds.ordered(batch_size=None)] == [0, 1]
+    assert len(w) == 1
