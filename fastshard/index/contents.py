@@ -168,9 +168,10 @@ class Contents:
             if self.unread:
                 shown = f"such as {describe_link(self.unread[0])}"
             parts.append(
-                f"{links} to no member of the archive and cannot be read, {shown}: "
-                "tar -h stores the files themselves"
+                f"{links} to no member of the archive and cannot be read, {shown}"
             )
+            if "symbolic link" in (self.skipped or ()):
+                parts[-1] += ": tar -h stores the files themselves"
         if self.lone_zeros is not None:
             parts.append(
                 f"a lone block of zeros at byte {self.lone_zeros:,} stands before "
