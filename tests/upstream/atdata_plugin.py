@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SERVERS = ("REDIS_URL", "POSTGRES_DSN", "MINIO_ENDPOINT", "ATDATA_PDS_URL")
 OURS = os.environ.get("FASTSHARD_UPSTREAM") != "theirs"
 if OURS:
     import atdata_lists
@@ -102,6 +103,19 @@ def functions_of(path: Path) -> set[str]:
             if isinstance(each, FUNCTIONS) and each.name.startswith("test_"):
                 names.add(f"{node.name}::{each.name}" if is_class else each.name)
     return names
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run with all servers that skipped a test for a reason of no list."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not OURS or reporter is None or not all(map(os.environ.get, SERVERS)):
+        return
+    known = {*atdata_lists.ABSENT.values(), *atdata_lists.NAMES, atdata_lists.SDK}
+    for report in reporter.getreports("skipped"):
+        if report.longrepr[2].removeprefix("Skipped: ") not in known:
+            reporter.write_line(f"skipped for a reason of no list: {report.longrepr}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def names_of(item: pytest.Item) -> list[str]:
