@@ -61,7 +61,11 @@ from typing import Any
 
 from fastshard.typed.homes import HOMES
 
-_ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}
+_ALIASES = {
+    "AbstractIndex": "Index",
+    "AtdataError": "FastshardError",
+    "ShardError": "FormatError",
+}
 _MODULES = {name: home for home, names in HOMES.items() for name in names.split()}
 __all__ = sorted([*_MODULES, *_ALIASES])
 
@@ -74,10 +78,11 @@ def __getattr__(name: str) -> Any:
         from fastshard._util.hints import missing_name
 
         raise missing_name(name, modules[__name__])
-    home = _MODULES.get(name, "errors")
+    known = _ALIASES.get(name, name)
+    home = _MODULES.get(known, "errors")
     package = "fastshard" if home == "errors" else __name__
     module = import_module(f"{package}.{home}")
-    value = globals()[name] = getattr(module, _ALIASES.get(name, name))
+    value = globals()[name] = getattr(module, known)
     return value
 
 

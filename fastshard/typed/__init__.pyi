@@ -55,6 +55,8 @@ from fastshard.typed.fields import Field as Field
 from fastshard.typed.index.default import get_default_index as get_default_index
 from fastshard.typed.index.default import set_default_index as set_default_index
 from fastshard.typed.index.entry import DatasetEntry as DatasetEntry
+from fastshard.typed.index.entry import IndexEntry as IndexEntry
+from fastshard.typed.index.index import Index as AbstractIndex
 from fastshard.typed.index.index import Index as Index
 from fastshard.typed.index.providers.create import create_provider as create_provider
 from fastshard.typed.index.providers.protocol import IndexProvider as IndexProvider
@@ -101,6 +103,7 @@ from fastshard.typed.write.samples import write_samples as write_samples
 
 __all__ = [
     "AbstractDataStore",
+    "AbstractIndex",
     "AppViewError",
     "AppViewRequiredError",
     "AppViewUnavailableError",
@@ -123,6 +126,7 @@ __all__ = [
     "HandleNotFoundError",
     "IdentityError",
     "Index",
+    "IndexEntry",
     "IndexProvider",
     "LabelLoader",
     "LabelPublisher",

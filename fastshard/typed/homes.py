@@ -26,7 +26,7 @@ HOMES = {
     "dict_sample": "DictSample",
     "fields": "Field",
     "index.default": "get_default_index set_default_index",
-    "index.entry": "DatasetEntry",
+    "index.entry": "DatasetEntry IndexEntry",
     "index.index": "Index",
     "index.providers.create": "create_provider",
     "index.providers.protocol": "IndexProvider LabelRow",

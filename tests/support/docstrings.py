@@ -94,7 +94,8 @@ def public_things(modules: tuple[str, ...]) -> dict[str, Thing]:
         names = getattr(module, "__all__", ())
         for each in sorted(names, key=lambda each: each != "Dataset"):
             value = getattr(module, each)
-            if not isinstance(value, type) and not inspect.isroutine(value):
+            is_code = isinstance(value, type) or inspect.isroutine(value)
+            if not is_code or value.__name__ != each:
                 continue  # constants and aliases have no docstring of their own
             if add(Thing(f"{name}.{each}", value)) and isinstance(value, type):
                 for member in members_of(f"{name}.{each}", value):
@@ -118,6 +119,8 @@ def members_of(name: str, owner: type) -> Iterator[Thing]:
         inner = getattr(value, "__func__", value)
         if not is_described and not inspect.isroutine(inner):
             continue
+        if getattr(inner, "__name__", attribute) != attribute:
+            continue  # an alias
         if attribute in SPECIAL and not is_documented(value):
             continue
         is_bare = inspect.isgetsetdescriptor(value) and not value.__doc__

@@ -13,7 +13,7 @@ import os
 import tempfile
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import atdata_lists
 import pytest
@@ -96,16 +96,6 @@ def postgres_provider() -> Any:
     return PostgresProvider
 
 
-@runtime_checkable
-class IndexEntry(Protocol):
-    """What an entry of any index has."""
-
-    name: str
-    schema_ref: str
-    data_urls: list[str]
-    metadata: dict[str, Any] | None
-
-
 def sha256_file(path: str | os.PathLike[str]) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
@@ -175,7 +165,6 @@ def modules() -> dict[str, dict[str, Any]]:
             "sha256_bytes": lambda data: hashlib.sha256(data).hexdigest(),
             "sha256_file": sha256_file,
         },
-        "_protocols": {"IndexEntry": IndexEntry},
         "index": entry,
         "index._entry": entry,
         "index._index": {},

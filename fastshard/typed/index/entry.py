@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from fastshard.remote.urls import redact
 from fastshard.typed.cid import generate_cid
@@ -12,9 +12,38 @@ from fastshard.typed.cid import generate_cid
 if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset
 
-__all__ = ["DatasetEntry", "EntryOpener", "checksums_of"]
+__all__ = ["DatasetEntry", "EntryOpener", "IndexEntry", "checksums_of"]
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class IndexEntry(Protocol):
+    """An entry of any index: a `DatasetEntry` or an `AtmosphereIndexEntry`.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> entry = typed.DatasetEntry("train", "local://schemas/Image@1.0.0", ["data.tar"])
+    >>> isinstance(entry, typed.IndexEntry)
+    True
+    """
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def schema_ref(self) -> str:
+        """The reference of the schema."""
+
+    @property
+    def data_urls(self) -> list[str]:
+        """Paths or URLs of the shards."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """May have "tags" and "description"."""
 
 
 class EntryOpener(Protocol):

@@ -9,7 +9,7 @@ from copy import copy as copy_of
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fastshard.errors import IndexRowError
 from fastshard.typed.atmosphere.at_uri import is_did, is_handle
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     _IndexEntry: TypeAlias = DatasetEntry | AtmosphereIndexEntry
 
 __all__ = ["Index"]
+
+T = TypeVar("T")
 
 NETWORK = "_atmosphere"  # what atdata calls the network among repositories
 
@@ -1026,6 +1028,38 @@ class Index:
         made = type_of(self.get_schema(ref))
         if register:
             self._types._register(made)
+        return made
+
+    # Names that atdata deprecates for `get_schema_type`.
+    load_schema = decode_schema = get_schema_type
+
+    def decode_schema_as(self, ref: str, type_hint: type[T]) -> type[T]:
+        """Return the sample type of a schema, to type checkers as another type.
+
+        Parameters
+        ----------
+        ref : str
+            As of `get_schema`.
+        type_hint : type
+            The static type of what is returned.
+
+        Returns
+        -------
+        type
+            As of `get_schema_type`.
+
+        Raises
+        ------
+        KeyError
+            There is no such schema.
+
+        Examples
+        --------
+        >>> ref = index.publish_schema(Caption, version="1.0.0")
+        >>> index.decode_schema_as(ref, Caption) is index.get_schema_type(ref)
+        True
+        """
+        made: type[T] = self.get_schema_type(ref)
         return made
 
     def list_schemas(self) -> list[dict[str, Any]]:

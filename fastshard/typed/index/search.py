@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fastshard.typed.atmosphere.at_uri import AtUri
+from fastshard.typed.index.entry import IndexEntry
 
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
@@ -16,24 +17,12 @@ __all__ = ["ATMOSPHERE", "Query", "SearchResult", "SearchResults", "merge"]
 ATMOSPHERE = "atmosphere"  # the source of results of the network
 
 
-class FoundEntry(Protocol):
+class FoundEntry(IndexEntry, Protocol):
     """An entry as a search sees it."""
-
-    @property
-    def name(self) -> str:
-        """The name."""
 
     @property
     def cid(self) -> str:
         """The content identifier."""
-
-    @property
-    def schema_ref(self) -> str:
-        """The reference of the schema."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any] | None:
-        """May have "tags" and "description"."""
 
 
 @dataclass

@@ -22,6 +22,12 @@ def make(**changes):
     return DatasetEntry(**{**given, **changes})
 
 
+def test_index_entry_is_the_protocol_of_entries():
+    entry = typed.DatasetEntry("a", "local://schemas/A@1.0.0", ["a.tar"])
+    assert isinstance(entry, typed.IndexEntry)
+    assert not isinstance(typed.SearchResult("uri", "a"), typed.IndexEntry)
+
+
 def test_the_cid_names_the_schema_and_the_urls():
     entry = make()
     assert entry.cid.startswith("bafyrei")

@@ -34,6 +34,13 @@ def stored(index):
     return sorted(each["$ref"] for each in index.list_schemas())
 
 
+@pytest.mark.parametrize("name", ["load_schema", "decode_schema", "decode_schema_as"])
+def test_names_that_atdata_deprecates_return_the_type(index, name):
+    ref = index.publish_schema(Number)
+    hint = (Number,) if name == "decode_schema_as" else ()
+    assert getattr(index, name)(ref, *hint) is index.get_schema_type(ref)
+
+
 # -- Versions
 
 

@@ -72,6 +72,10 @@ def test_upstreams_names_of_errors_are_aliases():
     assert typed.SchemaError is SchemaError
 
 
+def test_abstract_index_is_the_index():
+    assert typed.AbstractIndex is typed.Index
+
+
 def test_a_name_that_there_is_not_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Shema'"):
         _ = typed.Shema
