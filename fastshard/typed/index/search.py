@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.typed.atmosphere.at_uri import AtUri
 from fastshard.typed.index.entry import IndexEntry
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["ATMOSPHERE", "Query", "SearchResult", "SearchResults", "merge"]
 
 ATMOSPHERE = "atmosphere"  # the source of results of the network
-
-
-class FoundEntry(IndexEntry, Protocol):
-    """An entry as a search sees it."""
-
-    @property
-    def cid(self) -> str:
-        """The content identifier."""
 
 
 @dataclass
@@ -116,7 +108,7 @@ class Query(NamedTuple):
     schema_ref: str | None = None
 
     def search(
-        self, entries: Iterable[FoundEntry], source: str
+        self, entries: Iterable[IndexEntry], source: str
     ) -> Iterator[SearchResult]:
         """Yield the results among entries.
 
@@ -137,7 +129,7 @@ class Query(NamedTuple):
                 yield found
 
 
-def result_of(entry: FoundEntry, source: str) -> SearchResult:
+def result_of(entry: IndexEntry, source: str) -> SearchResult:
     """Return an entry as a result; metadata of other types are passed over."""
     metadata = entry.metadata or {}
     description, tags = metadata.get("description"), metadata.get("tags")

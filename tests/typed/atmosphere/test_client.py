@@ -109,18 +109,19 @@ def deep():
 
 
 @pytest.mark.parametrize(
-    "record",
+    "make",
     [
-        {"a": object()},
-        {"a": float("nan")},
-        {"a": b"x"},
-        {"a": "\ud800"},
-        circle(),
-        deep(),
+        lambda: {"a": object()},
+        lambda: {"a": float("nan")},
+        lambda: {"a": b"x"},
+        lambda: {"a": "\ud800"},
+        circle,
+        deep,
     ],
     ids=["object", "NaN", "bytes", "surrogate", "circle", "deep"],
 )
-def test_what_json_cannot_hold_is_not_sent(fake_pds, client, record):
+def test_what_json_cannot_hold_is_not_sent(fake_pds, client, make):
+    record = make()
     fake_pds.forget()
     with pytest.raises((TypeError, ValueError)) as caught:
         client.create_record(NOTE, record)
