@@ -61,6 +61,7 @@ KEYS, LENGTHS = "__key__", "__lengths__"
 DECODED = {DECODERS[name] for name in ("txt", "json", "cls", "npy", "npz")}
 MAX_POSITION = 1 << 62  # no limit here: `gather` checks positions against each shard
 MAX_SHAPES = 4  # in an error
+HAVE_FIELDS = Sample, Mapping
 NOT_COMPILED = CopiedSample, WrappedSample  # samples without members of their own
 
 
@@ -393,11 +394,12 @@ class Collation:
     def _check_fields(self, sample: Any) -> None:
         """Raise FieldNotFoundError if a sample, or a decoded one, lacks a field."""
         required = None if self._required is None else self._required()
-        if not required or not isinstance(sample, Sample | Mapping):
+        if not required or not (is_typed(sample) or isinstance(sample, HAVE_FIELDS)):
             return
-        for field in required:
-            if field not in sample:
-                raise lacking(sample, (field,))
+        fields = typed_fields(sample) if is_typed(sample) else list(sample)
+        for field in sorted(required):
+            if field not in fields:
+                raise lacking(sample, (field,), fields)
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         samples = list(samples)

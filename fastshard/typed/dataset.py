@@ -29,6 +29,7 @@ from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_plan, describe_stage
+from fastshard.dataset.fields.alternatives import missing_from
 from fastshard.dataset.iteration import BatchIterator, ErrorHandler, SampleIterator
 from fastshard.dataset.order.plan import Plan, check_seed, compose, order_digest
 from fastshard.dataset.order.state import Identity
@@ -331,6 +332,19 @@ class Dataset(BaseDataset[T]):
 
     def _is_counted(self) -> bool:
         return self._origin.is_counted()
+
+    def _find_absence(self, name: str) -> FieldNotFoundError | None:
+        stages = (*getattr(self._first, "stages", ()), *self._later)
+        if any(isinstance(stage, LensStage | StructuralView) for stage in stages):
+            return None  # a view has names of its own
+        return self._packed._find_absence(name)
+
+    def _usual_fields(self) -> frozenset[str] | None:
+        first = self._first
+        is_whole = not (getattr(first, "fields", ()) or getattr(first, "stages", ()))
+        if self._later or not is_whole or field_names(self.sample_type) is not None:
+            return None
+        return self._packed._usual_fields()
 
     def _identity(self) -> Identity:
         base = self._origin.packed()
@@ -1064,6 +1078,10 @@ class Dataset(BaseDataset[T]):
         ------
         FastshardError
             The samples are mapped or decoded already.
+        FieldNotFoundError
+            `sample_type` has no such field; of other samples on access.
+        TypeError
+            A field is no str.
 
         Examples
         --------
@@ -1071,6 +1089,7 @@ class Dataset(BaseDataset[T]):
         {'__key__': '000000000007', 'label': 'label 7'}
         """
         first = self._require_objects("decode")
+        self._check_fields("decode", fields)
         decoder = KeyedDecoder(first, self._later, fields)
         return self._replace(_first=decoder, _later=(), _kind=dict)
 
@@ -1104,18 +1123,24 @@ class Dataset(BaseDataset[T]):
         (['label'], 'label 7')
         """
         first = self._require_objects("select_fields")
-        names = field_names(self.sample_type)
-        for field in fields:
-            if not isinstance(field, str):
-                kind = type(field).__name__
-                raise TypeError(f"select_fields() takes names of fields, got a {kind}")
-            if names is not None and field not in names:
-                raise FieldNotFoundError(field, f"{_name_of(self._kind)} samples")
+        names = self._check_fields("select_fields", fields)
         is_direct = isinstance(self._origin, ShardOrigin) and not self._later
         if is_direct and names is not None and is_readable_by_field(first):
             first = first._replace(fields=fields)
         later = (*self._later, FieldSelection(fields))
         return self._replace(_first=first, _later=later, _kind=DictSample)
+
+    def _check_fields(self, method: str, fields: tuple[str, ...]) -> list[str] | None:
+        """Return the fields of the samples' type, which must have some; None: any."""
+        names = field_names(self.sample_type)
+        for field in fields:
+            if not isinstance(field, str):
+                kind = type(field).__name__
+                raise TypeError(f"{method}() takes names of fields, got a {kind}")
+            if names is not None and field not in names:
+                where = f"{_name_of(self._kind)} samples, which have"
+                raise missing_from(where, (field,), names)
+        return names
 
     @property
     def untyped(self) -> FieldDataset[Any]:

@@ -26,6 +26,7 @@ from fastshard.columnar import (
     ShardHandle,
     compact,
 )
+from fastshard.dataset.batch import Collation
 from fastshard.dataset.images import ImageSample
 from fastshard.streaming import (
     CSVReader,
@@ -196,6 +197,11 @@ assert_type(next(mixed.iter()), Sample)
 assert_type(mixed.batches(4), BatchIterator[dict[str, Any]])
 assert_type(mixed.images("jpg", 224), Mix[ImageSample])
 assert_type((ds + ds).images("jpg", 224, flip=True), Concat[ImageSample])
+assert_type((ds + ds).select_fields("jpg", missing="skip"), Concat[Sample])
+assert_type((ds + ds).decode("jpg;png"), Concat[dict[str, Any]])
+assert_type(mixed.select_fields("jpg"), Mix[Sample])
+assert_type(mixed.decode("jpg"), Mix[dict[str, Any]])
+assert_type(fastshard.collate(keys=False), Collation)
 pairs = fastshard.zip_by_key(ds, decoded.map(label))
 assert_type(pairs, Zip[tuple[Sample, str]])
 assert_type(pairs[0], tuple[Sample, str])

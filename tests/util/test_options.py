@@ -387,6 +387,7 @@ def test_a_dataset_is_made_by_open(source):
         (".txt", "txt"),
         ("caption.txt", "txt"),
         ("text", "txt"),
+        ("xtt", "txt"),
         ("jpg", None),
         ("seg", None),
     ],

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 from fastshard._util.options import near_fields
 from fastshard.dataset.fields.wrapped import WrappedSample
 from fastshard.errors import FieldNotFoundError
+from fastshard.formats.sample import Sample
 
 __all__ = [
     "ChosenSample",
@@ -123,7 +124,7 @@ class ChosenSample(WrappedSample):
             return found
         if field in self:  # a metadata column
             return field
-        raise lacking(self, (field,))
+        raise lacking(self, (field,), self._names)
 
     def keys(self) -> list[str]:
         return list(self._names)
@@ -220,15 +221,18 @@ def raise_lacking(sample: Any, names: tuple[str, ...]) -> NoReturn:
     raise AssertionError(names)
 
 
-def lacking(sample: Any, names: tuple[str, ...]) -> FieldNotFoundError:
-    """Return the error of a sample, or a decoded one, that lacks a field."""
-    is_decoded = isinstance(sample, Mapping)
-    key = sample.get("__key__", "?") if is_decoded else sample.key
-    fields = [field for field in sample if field != "__key__"]
-    path = None if is_decoded else getattr(sample.shard, "path", None)
-    of = "" if path is None else f" of {path}"
-    where = f"sample {key!r}{of}, which has {', '.join(fields)}"
-    return _lacking(names, where, fields)
+def lacking(
+    sample: Any, names: tuple[str, ...], fields: Iterable[str]
+) -> FieldNotFoundError:
+    """Return the error of a sample, stored or decoded, that has other fields."""
+    where = "the sample"
+    if isinstance(sample, Sample):
+        path = getattr(sample.shard, "path", None)
+        where = f"sample {sample.key!r}" + ("" if path is None else f" of {path}")
+    elif isinstance(sample, Mapping):
+        where = f"sample {sample.get('__key__', '?')!r}"
+    fields = [field for field in fields if field != "__key__"]
+    return _lacking(names, f"{where}, which has {', '.join(fields)}", fields)
 
 
 def _lacking(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fastshard._core.typed.plan import TypePlan
+from fastshard.dataset.fields.alternatives import missing_from
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import (
     FieldPlan,
@@ -142,6 +143,9 @@ class KeyedDecoder:
         for stage in self.stages:
             item = stage(item)
         row = row_of(item)
+        for name in self.fields:
+            if name not in row:
+                raise missing_from(f"sample {sample.key!r}, which has", (name,), row)
         return {
             "__key__": sample.key,
             **{name: row[name] for name in self.fields or row},
