@@ -902,10 +902,6 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Return the error of a field that no sample of the first shards has."""
         return None
 
-    def _field_names(self) -> list[str]:
-        """Return the fields of the first shard's samples, before mapped functions."""
-        return []
-
     def _usual_fields(self) -> frozenset[str] | None:
         """Return the fields that samples need for batches; None: any.
 

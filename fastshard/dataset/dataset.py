@@ -39,12 +39,12 @@ from fastshard.dataset.fields.alternatives import (
     ChosenSample,
     FieldPicker,
     PickedMaker,
-    missing_from,
     parse_names,
-    split_name,
     stored_names,
     visible_names,
 )
+from fastshard.dataset.fields.names import FieldNames
+from fastshard.dataset.fields.stages import ChosenDecodeStage, DecodeStage
 from fastshard.dataset.images import (
     ImageFields,
     ImageMaker,
@@ -62,8 +62,6 @@ from fastshard.dataset.order.selection import (
     RAISE,
     apply_mask,
     check_filter,
-    collect_mask,
-    having_all,
     info_column,
 )
 from fastshard.dataset.order.state import Identity
@@ -455,16 +453,12 @@ class Dataset(BaseDataset[T_co]):
     def _is_finished(self) -> bool:
         return not self._stages and self._images is None
 
-    def _find_absence(self, name: str) -> FieldNotFoundError | None:
-        names = split_name(name)
-        if self._fields is not None and not {*names} & {*self._fields}:
-            return missing_from("the selected fields,", names, self._fields)
-        if any(map(self._set.has_field, stored_names(names, self._choices))):
-            return None
-        return missing_from("the first shards, which have", names, self._field_names())
+    @property
+    def _names(self) -> FieldNames:
+        return FieldNames(self._set, self._fields, self._choices)
 
-    def _field_names(self) -> list[str]:
-        return visible_names(self._set.field_names(), self._choices)
+    def _find_absence(self, name: str) -> FieldNotFoundError | None:
+        return self._names.find_absence(name)
 
     def _usual_fields(self) -> frozenset[str] | None:
         is_whole = all(
@@ -473,15 +467,7 @@ class Dataset(BaseDataset[T_co]):
         )
         if self._fields is not None or not is_whole:
             return None
-        picker = self._picker or FieldPicker((), {}, None)
-        sets = self._set.field_sets()
-        complete = [fields for fields in sets if picker.is_met(fields)]
-        usual = max(
-            complete,
-            key=lambda fields: (sets[fields], len(fields)),
-            default=frozenset[str](),
-        )
-        return frozenset(visible_names(usual, self._choices))
+        return self._names.usual(self._picker)
 
     @property
     def _has_images(self) -> bool:
@@ -861,58 +847,25 @@ class Dataset(BaseDataset[T_co]):
             raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
         self._require_unmapped("select_fields")
         _check_fields("select_fields", fields)
-        names, choices = self._parse_names(fields)
+        names, choices = self._names.parse(fields)
         images = None if self._images is None else self._images.only(names)
         narrowed = self._replace(fields=names, images=images, choices=choices)
         if missing == "raise":
             return narrowed
-        mask = self._shard_mask(fields)
+        mask = self._names.mask(fields)
         if not mask.any():
             self._require_fields(fields)
         selected = self._plan.select(apply_mask(mask, self._order()))
         return narrowed._replace(plan=selected)
 
-    def _shard_mask(self, fields: Iterable[str]) -> NDArray[np.bool_]:
-        """Return a mask of the shards' samples: those that have some fields."""
-        shards, choices = self._set, self._choices
-        groups = [stored_names(split_name(field), choices) for field in fields]
-        return collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
-
     def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
         """Return a mask of this dataset's samples: those that have some fields."""
-        mask, order = self._shard_mask(fields), self._order()
+        mask, order = self._names.mask(fields), self._order()
         return mask if order is None else mask[order.positions(0, len(order))]
 
     def _require_fields(self, fields: tuple[str, ...]) -> None:
         """Raise FieldNotFoundError if shards have samples, and all lack a field."""
-        for field in fields:
-            mask = self._shard_mask((field,))
-            if len(mask) and not mask.any():
-                raise missing_from(self._where, split_name(field), self._field_names())
-
-    @property
-    def _where(self) -> str:
-        return f"the dataset below {self._set.root}, which has"
-
-    def _parse_names(
-        self, fields: Iterable[str]
-    ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-        """Return names and alternatives of fields, as `parse_names`; check them.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A field is not a selected one, or the format lists columns, and no such one.
-        """
-        for field in fields:
-            alternatives = split_name(field)
-            if self._fields is not None and not {*alternatives} & {*self._fields}:
-                raise missing_from("the selected fields,", alternatives, self._fields)
-            known = self._set.known_fields()
-            stored = stored_names(alternatives, self._choices)
-            if known is not None and not {*stored} & {*known}:
-                raise missing_from(self._where, alternatives, known)
-        return parse_names(fields, self._choices)
+        self._names.require(fields)
 
     def filter(
         self,
@@ -1062,7 +1015,7 @@ class Dataset(BaseDataset[T_co]):
         """
         self._require_unmapped("decode")
         _check_fields("decode", fields)
-        self._parse_names(fields)
+        self._names.parse(fields)
         names, choices = parse_names(fields, {})
         if choices:
             return self.map(ChosenDecodeStage(names, choices))
@@ -1155,7 +1108,7 @@ class Dataset(BaseDataset[T_co]):
         self._require_unmapped("tokens")
         if not isinstance(field, str):
             raise TypeError(f"field must be str, got {type(field).__name__}")
-        self._parse_names([field])
+        self._names.parse([field])
         options = TokenOptions.checked(length, stride, eos, pack, documents, drop_last)
         kind = None if dtype is None else np.dtype(dtype)
         if kind is not None and kind.kind not in "biufc":
@@ -1280,7 +1233,7 @@ class Dataset(BaseDataset[T_co]):
             "decoder": decoder,
             "seed": check_seed(seed),
         }
-        names, choices = self._parse_names(image_names(field))
+        names, choices = self._names.parse(image_names(field))
         images = image_fields(names, check_seed(epoch), options)
         return self._replace(
             images=images if self._images is None else self._images | images,
@@ -1350,7 +1303,7 @@ class Dataset(BaseDataset[T_co]):
         if self._field_infos is None:
             infos = collect_field_infos(
                 self._first_samples(),
-                self._field_names() if self._fields is None else self._fields,
+                self._names.all() if self._fields is None else self._fields,
                 lambda name: self._set.kind_of(name, self._decoders),
                 remote=self._set.remote is not None,
             )
@@ -1672,33 +1625,4 @@ class StateMaker:
         self._set = None
 
 
-class DecodeStage:
-    """Mapped function that decodes a sample; a class, so that it pickles."""
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
-
-    def __call__(self, sample: Sample) -> dict[str, Any]:
-        return sample.decode(*self.fields)
-
-    def describe(self) -> str:
-        """Return the text of the stage in a dataset's repr."""
-        return " ".join(("decode", *self.fields))
-
-
 _Decode = DecodeStage  # the name in pickles of version 0.1
-
-
-class ChosenDecodeStage(DecodeStage):
-    """Mapped function that decodes a sample, of some fields the first alternative."""
-
-    def __init__(
-        self, fields: tuple[str, ...], choices: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        super().__init__(fields)
-        needed = tuple(stored_names((field,), choices) for field in fields)
-        self._picker = FieldPicker(needed, choices, fields)
-
-    def __call__(self, sample: Sample) -> dict[str, Any]:
-        self._picker.check(sample)
-        return super().__call__(self._picker.choose(sample))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from hashlib import blake2b
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, groupby
 from operator import is_
 from typing import (
     TYPE_CHECKING,
@@ -33,7 +32,6 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
-from fastshard.dataset.fields.alternatives import missing_from, split_name
 from fastshard.dataset.images import decode_item
 from fastshard.dataset.iteration import (
     ErrorHandler,
@@ -333,10 +331,6 @@ class CombinedDataset(BaseDataset[T_co]):
     def _find_absence(self, name: str) -> FieldNotFoundError | None:
         found = [part._find_absence(name) for part in self._parts()]
         return found[0] if found and all(found) else None
-
-    def _field_names(self) -> list[str]:
-        names = (part._field_names() for part in self._parts())
-        return list(dict.fromkeys(chain.from_iterable(names)))
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None, decodes: bool = True
@@ -683,14 +677,14 @@ class UnionDataset(CombinedDataset[T_co]):
     def _require_fields(self, fields: tuple[str, ...]) -> None:
         """Raise FieldNotFoundError if a sample is there, and all parts lack a field."""
         for field in fields:
+            errors = []
             for part in self.datasets:
-                with suppress(FieldNotFoundError):
+                try:
                     part._require_fields((field,))  # type: ignore[attr-defined]
-                    break
-            else:
-                raise missing_from(
-                    "all parts, which have", split_name(field), self._field_names()
-                )
+                except FieldNotFoundError as error:
+                    errors.append(error)
+            if errors and len(errors) == len(self.datasets):
+                raise errors[0]
 
     @property
     def fields(self) -> Mapping[str, FieldInfo]:

@@ -1,0 +1,108 @@
+"""Names of a dataset's fields: the selected ones, and those that its samples have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastshard.dataset.fields.alternatives import (
+    FieldPicker,
+    missing_from,
+    parse_names,
+    split_name,
+    stored_names,
+    visible_names,
+)
+from fastshard.dataset.order.selection import collect_mask, having_all
+from fastshard.errors import FieldNotFoundError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.dataset.shardset import ShardSet
+
+__all__ = ["FieldNames"]
+
+
+class FieldNames(NamedTuple):
+    """Names of the fields of a dataset's samples, before mapped functions.
+
+    Attributes
+    ----------
+    shards : ShardSet
+    selected : tuple of str or None
+        None: all fields.
+    choices : Mapping of str to tuple of str
+        Alternatives by name.
+    """
+
+    shards: ShardSet
+    selected: tuple[str, ...] | None
+    choices: Mapping[str, tuple[str, ...]]
+
+    def all(self) -> list[str]:
+        """Return the names of the first shard's fields, selected or not."""
+        return visible_names(self.shards.field_names(), self.choices)
+
+    def parse(
+        self, fields: Iterable[str]
+    ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+        """Return names and alternatives of fields, as `parse_names`; check them.
+
+        Raises
+        ------
+        FieldNotFoundError
+            A field is not a selected one, or the format lists columns, and no such one.
+        """
+        for field in fields:
+            alternatives = split_name(field)
+            if self._is_hidden(alternatives):
+                raise missing_from("the selected fields,", alternatives, self.selected)
+            known = self.shards.known_fields()
+            stored = stored_names(alternatives, self.choices)
+            if known is not None and not {*stored} & {*known}:
+                raise self._missing(alternatives, known)
+        return parse_names(fields, self.choices)
+
+    def _is_hidden(self, names: tuple[str, ...]) -> bool:
+        return self.selected is not None and not {*names} & {*self.selected}
+
+    def _missing(
+        self, names: tuple[str, ...], fields: Iterable[str]
+    ) -> FieldNotFoundError:
+        where = f"the dataset below {self.shards.root}, which has"
+        return missing_from(where, names, fields)
+
+    def find_absence(self, name: str) -> FieldNotFoundError | None:
+        """Return the error of a field that no sample of the first shards has."""
+        names = split_name(name)
+        if self._is_hidden(names):
+            return missing_from("the selected fields,", names, self.selected)
+        if any(map(self.shards.has_field, stored_names(names, self.choices))):
+            return None
+        return missing_from("the first shards, which have", names, self.all())
+
+    def usual(self, picker: FieldPicker | None) -> frozenset[str]:
+        """Return the fields of most of the first samples that have the needed ones."""
+        sets = self.shards.field_sets()
+        complete = [f for f in sets if picker is None or picker.is_met(f)]
+        usual = max(
+            complete,
+            key=lambda fields: (sets[fields], len(fields)),
+            default=frozenset[str](),
+        )
+        return frozenset(visible_names(usual, self.choices))
+
+    def mask(self, fields: Iterable[str]) -> NDArray[np.bool_]:
+        """Return a mask of the shards' samples: those that have some fields."""
+        shards = self.shards
+        groups = [stored_names(split_name(field), self.choices) for field in fields]
+        return collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
+
+    def require(self, fields: Iterable[str]) -> None:
+        """Raise FieldNotFoundError if shards have samples, and all lack a field."""
+        for field in fields:
+            mask = self.mask((field,))
+            if len(mask) and not mask.any():
+                raise self._missing(split_name(field), self.all())
