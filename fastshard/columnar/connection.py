@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import cache
 from urllib.parse import quote
 
+from fastshard._util.sqlite import is_unshared
 from fastshard.errors import FormatError
 
 __all__ = [
@@ -58,6 +59,10 @@ DAMAGED = (sqlite3.SQLITE_IOERR_SHORT_READ,)
 # Errors of an unreadable index; SQLite's message about a damaged one may not decode.
 INDEX_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 DISK = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+# Of a file that nothing can be made beside, or no memory shared with: its -wal is read
+# if the VFS without locks keeps the log's index in memory.
+FROZEN_WAL = "mode=ro&vfs=unix-none"
+FROZEN = "mode=ro&immutable=1"
 
 
 class ReaderConnection(sqlite3.Connection):
@@ -74,11 +79,14 @@ class ReaderConnection(sqlite3.Connection):
         To be held by each user of a connection that threads share.
     rows : sqlite3.Cursor
         For lookups of single rows: creating a cursor takes a tenth of a lookup.
+    is_frozen : bool
+        It sees no later state of the index.
     authorizer : object or None
         The `QueryAuthorizer`, once `read.query` has installed it.
     """
 
     path: str = ""
+    is_frozen: bool = False
     authorizer: object | None = None
     lock: threading.RLock
     rows: sqlite3.Cursor
@@ -99,7 +107,7 @@ def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnect
 
     No file changes but those of SQLite's bookkeeping: after a writer was killed an
     ``-shm`` file may stay. If the directory is not writable and no process has the
-    index open, it is opened as immutable.
+    index open, or its file system has no shared mappings, it is read as it is now.
 
     Parameters
     ----------
@@ -129,12 +137,19 @@ def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnect
     if not stat.S_ISREG(os.stat(real).st_mode):
         raise FormatError("not a file", name, 0)
     wal, journal, _ = (file_size(name, real, end) for end in SIDE_SUFFIXES)
-    if wal or journal:  # closing a writable connection would change the index
-        return _open_connections(name, real, "mode=ro", count)
-    try:  # only a writable connection removes -wal and -shm when it closes
-        return _open_connections(name, real, "mode=rw", count)
-    except PermissionError:
-        return _open_connections(name, real, "mode=ro&immutable=1", count)
+    # Closing a writable connection would change the index if there is one of these;
+    # otherwise only a writable one removes -wal and -shm when it closes.
+    options = "mode=ro" if wal or journal else "mode=rw"
+    try:
+        return _open_connections(name, real, options, count)
+    except OSError as error:
+        if is_unshared(error.__cause__):
+            frozen = FROZEN_WAL if wal else FROZEN
+        elif isinstance(error, PermissionError) and not (wal or journal):
+            frozen = FROZEN
+        else:
+            raise
+    return _open_connections(name, real, frozen, count)
 
 
 def begin(*connections: sqlite3.Connection) -> None:
@@ -258,6 +273,9 @@ def _open_connections(
     try:
         for _ in range(count):
             connections.append(_connect(path, f"{_file_uri(real)}?{options}"))
+            connections[-1].is_frozen = options in (FROZEN, FROZEN_WAL)
+            if options == FROZEN_WAL:
+                connections[-1].execute("PRAGMA locking_mode = EXCLUSIVE")
             _configure(connections[-1])
         begin(*connections)
     except BaseException as error:

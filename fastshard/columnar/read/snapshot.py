@@ -223,7 +223,12 @@ class Snapshot:
         """
         lookups, queries = self.connect(), self.connect_query()
         try:
-            self._begin_state(lookups, queries)
+            if lookups.is_frozen:
+                self.generation += 1
+                self.lookup_connection = self.query_connection = None
+                self.connect()
+            else:
+                self._begin_state(lookups, queries)
         finally:
             self.files.renew()  # a mapped shard may have grown
 

@@ -9,10 +9,12 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from fastshard._core.table.row_identity import identify_row
+from fastshard._util.sqlite import open_with_wal
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     SIDE_SUFFIXES,
@@ -47,7 +49,6 @@ FULL = getattr(sqlite3, "SQLITE_FULL", 13)
 IOERR, CORRUPT, NOTADB, BUSY, LOCKED, READONLY, CANTOPEN = 10, 11, 26, 5, 6, 8, 14
 ERROR, NOMEM, INTERRUPT, TOOBIG, CONSTRAINT, MISMATCH = 1, 7, 9, 18, 19, 20
 SETTINGS = (
-    "PRAGMA cell_size_check=ON",
     "PRAGMA synchronous=FULL",  # a commit returns when it is on disk
     "PRAGMA fullfsync=ON",  # for macOS, where fsync does not suffice
     "PRAGMA cache_size=-65536",  # KiB
@@ -301,12 +302,7 @@ def open_writer(path: str) -> WriterConnection:
     for suffix in ("", *SIDE_SUFFIXES):
         file_size(path, real, suffix)  # raises for a pipe, which SQLite would wait for
     try:
-        conn = sqlite3.connect(
-            path,
-            timeout=BUSY_SECONDS,
-            factory=WriterConnection,
-            check_same_thread=False,  # the writer has a mutex
-        )
+        conn, mode = open_with_wal(partial(_connect, path))
     except sqlite3.Error as error:
         raise translate_writer_error(error, path) from error
     try:
@@ -315,7 +311,6 @@ def open_writer(path: str) -> WriterConnection:
         conn.create_function("fastshard_row", 5, _identify_row, deterministic=True)
         if is_json_trusted():
             conn.execute("PRAGMA trusted_schema=OFF")
-        (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":  # the file system does not support shared memory
             conn.execute("PRAGMA synchronous=EXTRA")
         check_no_triggers(conn, path)
@@ -325,6 +320,18 @@ def open_writer(path: str) -> WriterConnection:
     except BaseException:
         conn.close()
         raise
+    return conn
+
+
+def _connect(path: str, *settings: str) -> WriterConnection:
+    conn = sqlite3.connect(
+        path,
+        timeout=BUSY_SECONDS,
+        factory=WriterConnection,
+        check_same_thread=False,  # the writer has a mutex
+    )
+    for setting in ("cell_size_check = ON", *settings):
+        conn.execute(f"PRAGMA {setting}")
     return conn
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, suppress
+from functools import partial
 
 from fastshard._util.files import sync_directory
+from fastshard._util.sqlite import open_with_wal
 from fastshard.columnar.connection import SIDE_SUFFIXES
 from fastshard.columnar.layout.schema import INDEX_NAME, create
 from fastshard.columnar.write.append_file import sync_path
@@ -35,11 +37,8 @@ def create_index(path: str) -> None:
     folder = os.path.dirname(path)
     new = os.path.join(folder, UNFINISHED)
     try:
-        with closing(sqlite3.connect(new)) as conn:
-            conn.execute("PRAGMA synchronous=FULL")
-            conn.execute("PRAGMA fullfsync=ON")
-            # Now: a crash during a later change would leave a journal.
-            conn.execute("PRAGMA journal_mode=WAL").fetchone()
+        # With a WAL now: a crash during a later change would leave a journal.
+        with closing(open_with_wal(partial(_connect, new))[0]) as conn:
             conn.execute("BEGIN IMMEDIATE")
             create(conn)
             conn.commit()
@@ -50,6 +49,13 @@ def create_index(path: str) -> None:
     finally:
         remove_unfinished(folder)
     sync_directory(folder)
+
+
+def _connect(path: str, *settings: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path)
+    for setting in (*settings, "synchronous = FULL", "fullfsync = ON"):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
 
 
 def remove_unfinished(folder: str) -> None:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
+from fastshard._util.sqlite import is_unshared, open_with_wal
 from fastshard.errors import FormatError
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "is_stale",
     "translate_error",
 ]
+
+T = TypeVar("T")
 
 TABLES = {
     "dataset_entries": """(
@@ -197,20 +201,20 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
     try:
         return _open_reader(path, shown, timeout, "mode=rw")
     except ERRORS as error:
-        if _code(error) not in FORBIDDEN:
+        if not _is_refused(error):
             raise translate_error(error, shown) from None
     try:  # a log whose index is there, or a file that has no log
         return _open_reader(path, shown, timeout, "mode=ro")
     except ERRORS as error:
-        if _code(error) not in FORBIDDEN:
+        if not _is_refused(error):
             raise translate_error(error, shown) from None
         first = error
     if _size(f"{path}-journal"):
         reason = "a write was interrupted, and only a writer can undo it"
         raise PermissionError(errno.EACCES, reason, shown)
     frozen = _signature(path)
-    # Nothing can be made beside the file. Its log is read if the VFS without locks
-    # keeps the log's index in memory.
+    # Nothing can be made beside the file, or no memory be shared. Its log is read if
+    # the VFS without locks keeps the log's index in memory.
     options = "mode=ro&vfs=unix-none" if _size(f"{path}-wal") else "mode=ro&immutable=1"
     try:
         connection = _open_reader(path, shown, timeout, options)
@@ -240,8 +244,8 @@ def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
     _exists(path, shown)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
-        connection = _open(f"{_file_uri(path)}?mode=rwc", timeout)
-        _retry(partial(_set_wal, connection), timeout)
+        connect = partial(_open, f"{_file_uri(path)}?mode=rwc", timeout)
+        connection, _ = _retry(lambda: open_with_wal(connect), timeout)
         if _missing(connection, shown):
             _make_tables(connection, shown)
     except ERRORS as error:
@@ -321,7 +325,7 @@ def _open_reader(
     path: str, shown: str, timeout: float, options: str
 ) -> IndexConnection:
     exclusive = ("locking_mode = EXCLUSIVE",) if "unix-none" in options else ()
-    connection = _open(f"{_file_uri(path)}?{options}", timeout, exclusive)
+    connection = _open(f"{_file_uri(path)}?{options}", timeout, *exclusive)
     missing = _missing(connection, shown)
     if missing:
         connection.is_temporary = True
@@ -330,7 +334,7 @@ def _open_reader(
     return connection
 
 
-def _open(uri: str, timeout: float, first: tuple[str, ...] = ()) -> IndexConnection:
+def _open(uri: str, timeout: float, *first: str) -> IndexConnection:
     """Open a connection; `first` are settings before the file is looked at."""
     connection = sqlite3.connect(
         uri,
@@ -355,13 +359,7 @@ def _open(uri: str, timeout: float, first: tuple[str, ...] = ()) -> IndexConnect
     return connection
 
 
-def _set_wal(connection: IndexConnection) -> None:
-    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-    if mode != "wal":  # some network file systems keep another mode
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
-
-
-def _retry(call: Callable[[], None], timeout: float) -> None:
+def _retry(call: Callable[[], T], timeout: float) -> T:
     """Call until the file is not busy: a change of mode does not wait for locks."""
     deadline = time.monotonic() + timeout
     while True:
@@ -451,6 +449,11 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether SQLite could make no file beside an index, or share no memory."""
+    return _code(error) in FORBIDDEN or is_unshared(error)
 
 
 def _code(error: BaseException) -> int:
