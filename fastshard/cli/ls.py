@@ -171,11 +171,12 @@ def cmd_cat(args: argparse.Namespace) -> int:
     if not is_position:
         refuse_samples(reading, "a NAME is that of a member")
     paths = find_shards(sources, remote)
-    status = 0
+    status = unread = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
     for _, shard in open_each(paths, remote, reading):
         if shard is None:
             status = 1
+            unread += 1
             continue
         for name, found in views.items():
             if name in shard:
@@ -192,7 +193,8 @@ def cmd_cat(args: argparse.Namespace) -> int:
         if found:
             print_error(f"{len(found):,} shards of {shown} have a member {name!r}")
         else:
-            print_error(f"no member {name!r} in {shown}")
+            where = shown if unread == 0 else f"what could be read of {shown}"
+            print_error(f"no member {name!r} in {where}")
     return status
 
 

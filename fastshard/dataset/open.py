@@ -132,7 +132,8 @@ def open(  # noqa: A001
         ``"private"``: mapped copy-on-write, for views and arrays that are written to;
         files never change. ``"pread"``: each view is a copy, and a file that was
         truncated or written to raises a `FormatError`; access to a mapped file that
-        another process truncates kills the process.
+        another process truncates kills the process. Where the file system maps no
+        files, ``"mmap"`` is ``"pread"``.
     max_mapped : int, optional
         Shards that may be mapped at a time; by default a quarter of the system's
         limit (``vm.max_map_count``), at most 16,384. One that is opened again must be
@@ -149,8 +150,8 @@ def open(  # noqa: A001
         Bring bytes into memory, without the GIL, before a view of them is returned,
         and ahead of iterations.
     check_size : bool, default False
-        For mapped files: keep a file descriptor, and raise a `FormatError` at each read
-        once the file has become shorter.
+        For mapped files: raise a `FormatError` at each read once the file has become
+        shorter. Keeps descriptors while the process has enough of them.
     packed : bool, default False
         The samples of tar shards are their members ``msgpack``: maps, whose entries
         are the fields, arrays among them. ``ds.raw`` has the same samples as members.

@@ -480,8 +480,9 @@ def open_shard(
         - ``"private"``: mapped copy-on-write: views and arrays are writable, and the
           file never changes. Needed by in-place operations of NumPy and torch.
         - ``"pread"``: not mapped: each view is a copy, and a file that was written to
-          raises a `FormatError`, unless bytes were only appended. Keeps one file
-          descriptor open.
+          raises a `FormatError`, unless bytes were only appended. Keeps the file's
+          descriptor open while the process has enough of them. Where the file system
+          maps no files, ``"mmap"`` is ``"pread"``.
     key : {"first", "last"}, default "first"
         The dot of a name's last part at which the sample's key ends:
         ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
@@ -492,8 +493,8 @@ def open_shard(
         Read a member that is not in memory, without the GIL, before a view of it is
         returned; of a large member the first 16 MiB.
     check_size : bool, default False
-        For a mapped file: keep a file descriptor, and raise a `FormatError` at each
-        read once the file has become shorter.
+        For a mapped file: raise a `FormatError` at each read once the file has become
+        shorter. Keeps a descriptor while the process has enough of them.
     **remote
         Options for URLs, see `RemoteOptions`, of which `cache_dir` is for local files
         too. `mode` and `check_size` are for local files without a `cache_dir`.
@@ -684,7 +685,8 @@ def open_local_tar(
             check_size=options.check_size,
             ring=ring,
         )
-        if mode == "pread":
+        if isinstance(source, PreadSource):
+            mode = "pread"  # perhaps the file system maps no files
             file.watch(lambda file: _has_only_grown(file, table))
     except BaseException:
         file.close()

@@ -76,7 +76,12 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
+from fastshard._core.io.source import (
+    LocalFile,
+    MappedFile,
+    PreadSource,
+    map_or_read,
+)
 from fastshard._core.parse.tar import KINDS
 from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
 from fastshard._core.table.grouping import (
@@ -263,7 +268,7 @@ class BinaryIndex(NamedTuple):
 
 
 def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
-    """Open a binary index: map it, and check its header.
+    """Open a binary index: map it if its file system does, and check its header.
 
     Parameters
     ----------
@@ -283,11 +288,7 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     with LocalFile(path) as file:
         header, raw, source = _read_header(file)  # by pread: no page faults
         extents, sums = _check_places(header, file.nbytes, file.read_many, path)
-        owner: MappedFile | bytes
-        if copied:
-            owner = source.read(0, file.nbytes)
-        else:
-            owner = MappedFile(file.fd, file.nbytes, path)
+        owner = source.read(0, file.nbytes) if copied else map_or_read(file)
     return _make_index(header, raw, extents, owner, sums, path)
 
 

@@ -64,7 +64,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
+from fastshard._core.io.source import LocalFile, PreadSource, map_or_read
 from fastshard._core.table.checksums import crc32c
 from fastshard._core.table.grouping import IndexMemory, hash_key
 from fastshard._util.files import replace_file
@@ -165,11 +165,7 @@ class DatasetIndex:
             source = PreadSource(local)
             self._read(source, local.nbytes)
             if self.has_keys:
-                owner: MappedFile | bytes
-                if copied:
-                    owner = source.read(0, local.nbytes)
-                else:
-                    owner = MappedFile(local.fd, local.nbytes, path)
+                owner = source.read(0, local.nbytes) if copied else map_or_read(local)
                 self._opened = IndexMemory(owner, path)
 
     @property

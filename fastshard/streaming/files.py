@@ -10,7 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 from fastshard._core.io.page_ring import PageRing
-from fastshard._core.io.source import LocalFile, MemorySource, RemoteSource, source_of
+from fastshard._core.io.source import (
+    LocalFile,
+    MemorySource,
+    PreadSource,
+    RemoteSource,
+    source_of,
+)
 from fastshard._core.streaming.plan import MdsRows, RowTable
 from fastshard._core.streaming.shard import RowShard, make_row_shard
 from fastshard.dataset.shardset import ReadOptions
@@ -142,7 +148,7 @@ class StreamFiles:
             opening = None  # the raw file may be removed and decompressed again
         found = self._find_raw(raw, zipped, compression)
         if isinstance(found, str):
-            return self._open_local(found, found, raw, opening), found, self.mode
+            return self._open_local(found, found, raw, opening)
         path = self.path(raw.basename)
         _check_nbytes(len(found), raw, path)
         return self._hold(found, path), path, self.mode
@@ -161,7 +167,9 @@ class StreamFiles:
 
     def _open_local(
         self, path: str, shown: str, raw: FileInfo, opening: Opening | None = None
-    ) -> Any:
+    ) -> tuple[Any, str, str]:
+        """Return the source of a file, its path for errors, and the mode."""
+        mode = self.mode
         file = LocalFile(path)
         try:
             if opening is not None:
@@ -169,19 +177,20 @@ class StreamFiles:
             _check_nbytes(file.nbytes, raw, shown)
             source = source_of(
                 file,
-                self.mode,
+                mode,
                 prefetch=self.reading.prefetch,
                 check_size=self.check_size,
                 ring=self.ring,
             )
-            if self.mode == "pread":
+            if isinstance(source, PreadSource):
+                mode = "pread"  # perhaps the file system maps no files
                 file.watch(lambda file: False)  # shards are written once
+            else:
+                file.close()  # a mapping needs no descriptor
         except BaseException:
             file.close()
             raise
-        if self.mode != "pread":
-            file.close()  # a mapping needs no descriptor
-        return source
+        return source, shown, mode
 
     def _find_raw(
         self,
@@ -322,7 +331,7 @@ class StreamFiles:
             yield data
 
         store_raw(kept, pieces, raw, check_wanted=self.check_open)
-        return self._open_local(kept, path, raw), path, self.mode
+        return self._open_local(kept, path, raw)
 
     def _decompress(
         self, file: RemoteFile, raw: FileInfo, zipped: FileInfo, compression: str

@@ -68,6 +68,7 @@ REASONS = (
     "the right column was run alone",  # a migration page, without the library
     "needs openssl",
     "pyright does not run",  # it could not be downloaded
+    "bindfs is not installed",
     "fish is not installed",
     "zsh is not installed",
 )

@@ -51,8 +51,12 @@ def start(*command: object, **options) -> subprocess.Popen:
 def run_on_mount(
     mount: str, command: str, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a shell command with a mount of its own; skip where that is not allowed."""
-    namespace = [shutil.which("unshare") or "false", "-m", "sh", "-c"]
+    """Run a shell command with a mount of its own; skip where that is not allowed.
+
+    The mount and the processes that serve it end with the command, and with this one.
+    """
+    own = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    namespace = [shutil.which("unshare") or "false", *own, "sh", "-c"]
     if subprocess.run([*namespace, mount], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     return subprocess.run(

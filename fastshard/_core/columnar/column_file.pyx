@@ -16,9 +16,9 @@ from fastshard._core.columnar.pack cimport Pack, make_pack
 from fastshard._core.dataset.npy cimport LayoutCache, make_array
 from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.io.source cimport (
-    LocalFile, MappedSource, PreadSource, Source, View, local_source,
+    LocalFile, MappedSource, PreadSource, Source, View, local_source, pread_source,
 )
-from fastshard._core.platform cimport fs_add, fs_load_relaxed, fs_store_relaxed
+from fastshard._core.platform cimport FS_HAVE_MMAP, fs_add, fs_load_relaxed
 from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
@@ -29,11 +29,7 @@ from fastshard._core.table.row_identity cimport decode_row, find_sum
 from threading import Lock
 from weakref import ref
 
-try:
-    import resource
-except ImportError:                # Windows
-    resource = None
-
+from fastshard._util.processes.descriptors import kept_limit
 from fastshard.errors import FormatError, StaleShardError
 
 cdef enum:
@@ -49,31 +45,19 @@ cdef enum:
     UNMAPPED_READS = 32            # of a shard, before it is mapped
     PACK_HEAD = 256                # bytes of a pack that are read with its tar header
     UNMAPPED_SIZE = 16 << 10       # bytes of a larger member are not copied
-    LIMIT_STEP = 32                # files
     END_SIZE = 1024                # bytes of the end of an archive
     SUFFIX_SIZE = 4                # bytes of ".npy"
     MAX_ROW = 0x7fffffff           # of a pack, if rows have identities
-    MAX_UNMAPPED = 4096            # files, and a quarter of the descriptors
+    MAX_UNMAPPED = 4096            # files
 
 cdef Py_ssize_t unmapped_files = 0
-cdef Py_ssize_t max_unmapped = 0   # as the process's limit was when it was asked last
 
 
-cdef bint may_stay_unmapped() except -1:
-    """Say whether one more file may keep its descriptor.
-
-    The process's limit is asked for with each of the first `LIMIT_STEP` files, and at
-    every such step.
-    """
-    cdef Py_ssize_t count = fs_load_relaxed(&unmapped_files)
-    cdef int64_t limit
-    if count < LIMIT_STEP or count % LIMIT_STEP == 0:
-        if resource is None:
-            return False
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        limit = MAX_UNMAPPED if limit < 0 else min(limit // 4, <int64_t> MAX_UNMAPPED)
-        fs_store_relaxed(&max_unmapped, limit)
-    return count < fs_load_relaxed(&max_unmapped)
+cdef bint may_stay_unmapped(int fd) except -1:
+    """Return whether one more file may keep its descriptor."""
+    if not FS_HAVE_MMAP or fs_load_relaxed(&unmapped_files) >= MAX_UNMAPPED:
+        return False
+    return fd < kept_limit(spared=True)
 
 
 cdef int64_t parse_offset(object offset) except? -1:
@@ -209,7 +193,7 @@ cdef class ColumnFile:
     ):
         if isinstance(source, LocalFile):
             self.unmapped = UnmappedFile.__new__(
-                UnmappedFile, PreadSource.__new__(PreadSource, source)
+                UnmappedFile, pread_source(<LocalFile> source)
             )
             self.nbytes = (<LocalFile> source).nbytes
         else:
@@ -244,7 +228,7 @@ cdef class ColumnFile:
             unmapped = self.unmapped
         if source is not None:
             return source
-        source = map_shard(unmapped.source.file, "mmap", None)
+        source = map_shard(unmapped.source.open_file(), "mmap", None)
         with cython.critical_section(self):
             if self.opened is None:  # no other thread mapped it
                 self.opened = source
@@ -642,7 +626,7 @@ def open_column(
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
         if (
             unmapped and mode == "mmap" and ring is None and is_exact
-            and may_stay_unmapped()
+            and may_stay_unmapped(file.fd)
         ):
             source = file
         else:

@@ -423,11 +423,12 @@ cdef class RowPrefetcher:
         task.size = end - start
         if source.base != NULL:
             task.at = source.base + start
-        task.fd = source.fd
         task.advise = True
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
-        batch.task = self.prefetcher.push(task, source)
+        lease = source.lease(&task.fd)
+        if lease is not None:
+            batch.task = self.prefetcher.push(task, lease)
         return 0
 
     cdef int release_pages(self) except -1:

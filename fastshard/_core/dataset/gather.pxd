@@ -27,6 +27,8 @@ cdef class Pieces:
     cdef list sources              # their sources
     cdef Shard last                # the last shard
     cdef Source source             # its source
+    cdef int fd                    # to pread it; -1: it is mapped or remote
+    cdef bint is_pinned            # no descriptor can be kept: pieces are read at once
     cdef RemoteSource remote       # the same if it is remote, else None
     cdef list staged               # owners of what pieces point into
     cdef dict errors               # of remote or mismatched pieces, by index
@@ -40,6 +42,7 @@ cdef class Pieces:
         self, Py_ssize_t member, uint64_t offset, uint64_t size
     ) except NULL
     cdef int use_built(self, piece_t *piece, Shard shard) except -1
+    cdef int use_pinned(self, piece_t *piece) except -1
     cdef int use_staged(self, piece_t *piece) except -1
     cdef int read_remote(self) except -1
     cdef int grow(self) except -1

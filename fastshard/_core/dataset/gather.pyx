@@ -183,6 +183,8 @@ cdef class Pieces:
         piece = self.append(member, offset, size)
         if shard.builds:
             self.use_built(piece, shard)
+        elif self.is_pinned:
+            self.use_pinned(piece)
         elif self.remote is not None:
             self.use_staged(piece)
         else:
@@ -203,7 +205,7 @@ cdef class Pieces:
         piece.offset = offset
         piece.size = size
         piece.base = self.source.base
-        piece.fd = self.source.fd
+        piece.fd = self.fd
         piece.owner = len(self.shards) - 1
         piece.member = member
         self.count += 1
@@ -228,7 +230,7 @@ cdef class Pieces:
         cdef piece_t *piece
         if shard is not self.last:
             self.select_shard(shard, member)
-        if self.limit > 0 and self.nbytes >= self.limit:
+        if self.is_pinned or (self.limit > 0 and self.nbytes >= self.limit):
             return 0               # would be released before it is read
         piece = self.append(member, offset, min(size, <uint64_t> MAX_PAGE_IN))
         piece.cold = True
@@ -260,6 +262,10 @@ cdef class Pieces:
         self.last = shard
         self.shards.append(shard)
         self.sources.append(source)  # keeps it open if the shard is closed
+        lease = source.lease(&self.fd)
+        self.is_pinned = lease is None
+        if lease is not source:
+            self.staged.append(lease)
         return 0
 
     cdef int use_built(self, piece_t *piece, Shard shard) except -1:
@@ -270,6 +276,19 @@ cdef class Pieces:
         piece.base = at
         piece.offset = 0
         piece.size = size
+        return 0
+
+    cdef int use_pinned(self, piece_t *piece) except -1:
+        """Read a piece now, and point it at the copy."""
+        cdef uint8_t *at
+        try:
+            self.staged.append(self.source.pin(piece.offset, piece.size, &at))
+        except (FormatError, OSError) as error:
+            self.errors[self.count - 1] = error
+            piece.fd = -1
+            return 0
+        piece.base = at
+        piece.offset = 0
         return 0
 
     cdef int use_staged(self, piece_t *piece) except -1:

@@ -388,12 +388,14 @@ cdef class PrefetchIterator(IteratorBase):
         task.offset = extent.start
         if source.base != NULL:
             task.at = source.base + extent.start
-        task.fd = source.fd
         self.touch(source, extent.start, task.size)
         task.advise = not (extent.follows and self.has_long_readahead(source))
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
-        extent.task = self.prefetcher.push(task, source)
+        lease = source.lease(&task.fd)
+        if lease is None:
+            return 0               # read without being prefetched
+        extent.task = self.prefetcher.push(task, lease)
         if isinstance(source, MappedSource):  # residency is not exact while it is read
             (<MappedSource> source).residency.arrival = fs_now() + READ_TIME
         return 0

@@ -73,14 +73,32 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 #define MAP_NORESERVE 0
 #endif
 
-/* Map a whole file: shared and read-only, or copy-on-write and writable. */
-static inline void *fs_map(int fd, size_t nbytes, int writable)
+/* Map a file, at `at` if `flags` has MAP_FIXED; returns NULL on failure. Some file
+ * systems (FUSE with direct_io) refuse shared mappings: a private one that is never
+ * written to has the same pages, those of the page cache. Sets `flags` to those used. */
+static inline void *fs_map_file(int fd, void *at, size_t nbytes, int writable, int *flags)
 {
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    int flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
-    void *base = mmap(NULL, nbytes, protection, flags, fd, 0);
+    void *base = mmap(at, nbytes, protection, *flags, fd, 0);
 
+    if (base == MAP_FAILED && errno != ENOMEM && (*flags & MAP_SHARED)) {
+        *flags = (*flags & ~MAP_SHARED) | MAP_PRIVATE;
+        base = mmap(at, nbytes, protection, *flags, fd, 0);
+    }
     return base == MAP_FAILED ? NULL : base;
+}
+
+static inline int fs_map_flags(int writable)
+{
+    return writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+}
+
+/* Map a whole file: read-only, or copy-on-write and writable. */
+static inline void *fs_map(int fd, size_t nbytes, int writable)
+{
+    int flags = fs_map_flags(writable);
+
+    return fs_map_file(fd, NULL, nbytes, writable, &flags);
 }
 
 /* Map a whole file at an address that differs from its offsets modulo the size of a
@@ -89,8 +107,7 @@ static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
 {
 #if defined(__linux__)
     const size_t huge = (size_t)2 << 20, skew = (size_t)64 << 10;
-    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    int flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+    int flags = fs_map_flags(writable);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t head, tail, whole;
     uint8_t *room, *base;
@@ -98,6 +115,12 @@ static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
 
     if (nbytes > SIZE_MAX - 2 * huge || page > skew)
         return fs_map(fd, nbytes, writable);
+    /* Refusal is met here: a refused MAP_FIXED leaves a hole in the room, which another
+     * thread may map. */
+    base = fs_map_file(fd, NULL, page, writable, &flags);
+    if (base == NULL)
+        return NULL;
+    munmap(base, page);
     nbytes = (nbytes + page - 1) / page * page;
     whole = nbytes + huge;
     room = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -106,8 +129,9 @@ static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
         return fs_map(fd, nbytes, writable);
     head = (huge + skew - (uintptr_t)room % huge) % huge;
     tail = whole - head - nbytes;
-    base = mmap(room + head, nbytes, protection, flags | MAP_FIXED, fd, 0);
-    if (base == MAP_FAILED) {
+    flags |= MAP_FIXED;
+    base = fs_map_file(fd, room + head, nbytes, writable, &flags);
+    if (base == NULL) {
         code = errno;
         munmap(room, whole);
         errno = code;

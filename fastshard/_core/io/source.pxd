@@ -16,7 +16,11 @@ cdef class LocalFile:
     cdef readonly uint64_t device
     cdef readonly uint64_t inode
     cdef readonly uint64_t owner   # user id
-    cdef readonly int fd           # -1 once closed
+    cdef readonly int fd           # -1 while closed
+    cdef bint is_closed            # by `close`; else it can be opened again
+    cdef str location              # absolute path, once it is a source's
+    cdef Py_ssize_t slot           # in the list of kept files; -1: not kept
+    cdef bint used                 # since the clock's hand passed
     cdef object is_appended        # the callback of `watch`, or None
     cdef uint64_t seen_nbytes      # size and mtime at the last check
     cdef int64_t seen_mtime_ns
@@ -56,7 +60,7 @@ cdef class View:
 cdef class Descriptor:
     cdef int fd
     cdef bint kept                 # counted in `kept_descriptors`
-    cdef bint try_keep(self) noexcept
+    cdef bint try_keep(self) except -1
 
 
 cdef struct window_t:              # 64 pages of a file
@@ -66,6 +70,7 @@ cdef struct window_t:              # 64 pages of a file
 
 cdef class Residency:
     cdef MappedFile file
+    cdef object location           # absolute path: the working directory may change
     cdef window_t *windows         # of the whole file; NULL: none was queried
     cdef uint64_t device
     cdef uint64_t inode
@@ -79,6 +84,7 @@ cdef class Residency:
     cdef bint is_resident(self) except -1
     cdef uint64_t next_stat        # ns; the size is checked by path again from then on
     cdef int check_size_now(self) except -1
+    cdef int check_path(self) except -1
     cdef int check_size(self) except -1
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
@@ -92,12 +98,12 @@ cdef class Residency:
 
 cdef class Source:
     cdef const uint8_t *base       # NULL unless mapped
-    cdef int fd                    # -1 unless read with pread
     cdef bint writable             # `pin` returns writable memory
     cdef readonly uint64_t nbytes
     cdef readonly object path
     cdef bint is_remote(self) noexcept
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at)
+    cdef object lease(self, int *fd)
     cpdef object read(self, uint64_t offset, uint64_t size)
     cdef int check_size(self) except -1
     cdef bint is_resident(self) except -1
@@ -128,6 +134,7 @@ cdef class PreadSource(Source):
     cdef LocalFile file
     cdef uint64_t next_query       # ns; the page cache is queried again from then on
     cdef bint whole                # answer of the last query
+    cdef LocalFile open_file(self)
 
 
 cdef class RemoteSource(Source):
@@ -163,6 +170,9 @@ cdef class MemoryPool:
 
 
 cdef int64_t staged_span(object data, uint8_t **at) except -1
+
+
+cdef PreadSource pread_source(LocalFile file)
 
 
 cdef Source local_source(

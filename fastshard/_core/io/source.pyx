@@ -15,6 +15,11 @@ out. To query an extent takes 0.4 us with a descriptor and 2 us without: one is 
 while some of a file is missing, for a limited number of files. The page cache also
 counts pages that are still being read, so it is not queried shortly after a miss.
 
+Descriptors: files that are read with pread keep theirs while there are enough, by the
+rule of `fastshard._util.processes.descriptors`. Beyond that the descriptor of a file
+that was not used lately is closed (CLOCK replacement), and opened again at its next
+read. A descriptor is in use while its `LocalFile` is referenced.
+
 Remote objects: Python code requests the ranges, a file with ``read(offset, size)`` and
 ``read_into(wants)``. Bytes prefetched for a sample are staged in a source that belongs
 to the sample's handle on the shard, and live as long as that handle.
@@ -35,7 +40,7 @@ from cpython.dict cimport PyDict_Next
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject, PyTypeObject
-from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
+from libc.errno cimport EFAULT, EIO, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
@@ -54,9 +59,11 @@ from fastshard._core.platform cimport (
     fs_effective_user,
 )
 
+import errno as numbers
 import os
 import stat
 
+from fastshard._util.processes.descriptors import kept_limit
 from fastshard.errors import FormatError
 
 cdef extern from *:
@@ -107,6 +114,14 @@ KINDS_OF_FILE = {
     stat.S_IFSOCK: "a socket",
 }
 
+# Errors of mmap by which a file system, or a security module, refuses to map a file.
+cdef object REFUSALS = frozenset((
+    numbers.ENODEV, numbers.EINVAL, numbers.EACCES, numbers.EPERM, numbers.ENOSYS,
+    numbers.EOPNOTSUPP,
+))
+
+cdef list kept_files = []          # LocalFiles of sources, with a descriptor
+cdef Py_ssize_t clock_hand = 0     # in `kept_files`
 cdef Py_ssize_t kept_descriptors = 0         # of all files, for queries
 cdef uint64_t next_any_query = 0   # ns; no file is queried again before
 
@@ -119,6 +134,11 @@ cdef int open_quietly(path) except -1:
         except PermissionError:    # O_NOATIME is for the owner only
             pass
     return os.open(path, FLAGS)
+
+
+cdef object absolute_path(object path):
+    """Return an absolute path of a file; its links are kept."""
+    return path if path[:1] == os.sep else os.path.abspath(path)
 
 
 cdef uint64_t pread_all(
@@ -168,6 +188,7 @@ cdef class LocalFile:
 
     def __cinit__(self, path):
         self.fd = -1
+        self.slot = -1
         self.path = path if type(path) is str else os.fsdecode(path)
         if os.name == "nt" and os.path.isdir(self.path):
             raise FormatError("a directory is not a shard", self.path, 0)
@@ -253,12 +274,8 @@ cdef class LocalFile:
 
     def close(self):
         """Close the descriptor. Closing twice does nothing."""
-        cdef int fd
-        with cython.critical_section(self):
-            fd = self.fd
-            self.fd = -1
-        if fd >= 0:
-            fs_close(fd)
+        self.is_closed = True
+        close_descriptor(self)
 
     def __enter__(self):
         return self
@@ -272,6 +289,104 @@ cdef class LocalFile:
     def __dealloc__(self):
         if self.fd >= 0:           # not os.close: the interpreter may be finalizing
             fs_close(self.fd)
+
+
+cdef int close_descriptor(LocalFile file) noexcept:
+    """Close the descriptor of a file, if it is open."""
+    cdef int fd
+    with cython.critical_section(file):
+        fd = file.fd
+        file.fd = -1
+    if fd >= 0:
+        fs_close(fd)
+    return 0
+
+
+def lower_descriptor(int fd):
+    """Return a descriptor of the same file that may be kept, or `fd` if there is none.
+
+    If need be, one of another file is closed (`evict_descriptor`), and `fd` is closed
+    for one with that number: no other thread may use it.
+    """
+    cdef int lower
+    while fd >= kept_limit() and evict_descriptor():
+        try:
+            lower = os.dup(fd)     # the lowest number that is free
+        except OSError:            # another thread took it
+            break
+        fs_close(fd)
+        fd = lower
+    return fd
+
+
+cdef bint keep_open(LocalFile file) except -1:
+    """Lower the descriptor of a file; return whether it may be kept."""
+    file.fd = lower_descriptor(file.fd)
+    return file.fd < kept_limit()
+
+
+cdef int remember_kept(LocalFile file) except -1:
+    """Add a file to the kept ones, unless it is one of them."""
+    if not FREE_THREADED and file.slot < 0:  # there, references do not tell its use
+        file.slot = len(kept_files)
+        kept_files.append(file)
+    return 0
+
+
+cdef bint evict_descriptor() except -1:
+    """Close one kept descriptor that is not in use (CLOCK replacement)."""
+    global clock_hand
+    cdef LocalFile file
+    for _ in range(2 * len(kept_files)):  # the second round finds one
+        clock_hand = clock_hand + 1 if clock_hand + 1 < len(kept_files) else 0
+        file = kept_files[clock_hand]
+        if file.used:
+            file.used = False
+        elif Py_REFCNT(<PyObject *> file) <= 3:  # the list's, its source's and ours
+            forget_kept(file)
+            close_descriptor(file)
+            return True
+    return False
+
+
+cdef int forget_kept(LocalFile file) except -1:
+    """Remove a file from the kept ones, if it is one of them."""
+    cdef LocalFile last
+    if file.slot < 0:
+        return 0
+    last = kept_files.pop()
+    if last is not file:
+        kept_files[file.slot] = last
+        last.slot = file.slot
+    file.slot = -1
+    return 0
+
+
+cdef LocalFile reopen(LocalFile file):
+    """Open a file again whose descriptor was closed to spare descriptors.
+
+    Raises
+    ------
+    FormatError
+        Another file is at its path.
+    OSError
+        There is none, or it cannot be opened.
+    """
+    cdef LocalFile again
+    if file.is_closed:
+        raise OSError(numbers.EBADF, "the file is closed", file.path)
+    again = LocalFile.__new__(LocalFile, file.location)
+    again.path = file.path
+    if (again.device, again.inode) != (file.device, file.inode) and (
+        (again.nbytes, again.mtime_ns, again.ctime_ns)
+        != (file.nbytes, file.mtime_ns, file.ctime_ns)
+    ):
+        raise FormatError("replaced after it was opened; open it again", file.path, 0)
+    again.nbytes = file.nbytes
+    again.is_appended = file.is_appended
+    again.seen_nbytes = file.seen_nbytes
+    again.seen_mtime_ns = file.seen_mtime_ns
+    return again
 
 
 @cython.final
@@ -339,8 +454,8 @@ cdef Mapping hold_stdlib_mmap(Mapping mapping, int fd, bint writable):
 cdef object map_error(int code, object path):
     """Return the OSError of a failed mmap, with advice."""
     reason = os.strerror(code)
-    if code == ENODEV:
-        reason = 'the file system does not support mmap; open with mode="pread"'
+    if code in REFUSALS:
+        reason += ': the file system does not map files; open with mode="pread"'
     elif code == ENOMEM:
         reason += (
             ": too many mappings or too little address space "
@@ -370,7 +485,7 @@ cdef class MappedFile:
     Raises
     ------
     OSError
-        The file cannot be mapped. The message of ENODEV suggests ``mode="pread"``.
+        The file cannot be mapped.
     """
 
     def __cinit__(self, int fd, uint64_t nbytes, path, *, bint writable=False,
@@ -550,9 +665,11 @@ cdef class Descriptor:
     def __reduce__(self):
         raise TypeError("a Descriptor does not pickle")
 
-    cdef bint try_keep(self) noexcept:
+    cdef bint try_keep(self) except -1:
         """Count this among the kept descriptors; return False if there are too many."""
-        if not self.kept and fs_load_relaxed(&kept_descriptors) < MAX_KEPT:
+        if not self.kept and fs_load_relaxed(&kept_descriptors) < MAX_KEPT and (
+            self.fd < kept_limit(spared=True)
+        ):
             fs_add(&kept_descriptors, 1)
             self.kept = True
         return self.kept
@@ -576,20 +693,25 @@ cdef class Residency:
         Identity and user id of the file when it was mapped.
     fd : int, optional
         A descriptor of the file; duplicated, and used to check the size at every read.
+        The path is used instead if there are few descriptors.
     """
 
     def __cinit__(self, MappedFile file not None, uint64_t device, uint64_t inode,
                   uint64_t owner, *, int fd=-1):
         cdef int64_t user
         self.file = file
+        self.location = absolute_path(file.path)
         self.device = device
         self.inode = inode
         if fd >= 0:
             self.checked = Descriptor.__new__(Descriptor)
             self.checked.fd = os.dup(fd)
+            if self.checked.fd >= kept_limit(spared=True):
+                fs_close(self.checked.fd)
+                self.checked.fd = -1
         user = fs_effective_user()
         self.has_mincore = user == 0 or (user > 0 and <uint64_t> user == owner) or (
-            os.access(file.path, os.W_OK)
+            os.access(self.location, os.W_OK)
         )
 
     def __dealloc__(self):
@@ -600,6 +722,7 @@ cdef class Residency:
         cdef Residency other = Residency.__new__(
             Residency, file, self.device, self.inode, 0
         )
+        other.location = self.location
         other.has_mincore = self.has_mincore
         other.checked = self.checked
         return other
@@ -611,11 +734,26 @@ cdef class Residency:
         """Raise FormatError if `checked` tells that the file was truncated."""
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns
-        if self.checked is not None and (
-            fs_stat_size(self.checked.fd, &nbytes, &mtime_ns) != 0
-            or nbytes < self.file.nbytes
+        if self.checked is None:
+            return 0
+        if self.checked.fd < 0:
+            return self.check_path()
+        if fs_stat_size(self.checked.fd, &nbytes, &mtime_ns) != 0 or (
+            nbytes < self.file.nbytes
         ):
             raise FormatError(SHORTER, self.file.path, nbytes)
+        return 0
+
+    cdef int check_path(self) except -1:
+        """Raise FormatError if the file at the path was truncated."""
+        try:
+            status = os.stat(self.location)
+        except OSError:            # deleted: the mapping keeps the bytes
+            return 0
+        if (status.st_dev, status.st_ino) == (self.device, self.inode) and (
+            <uint64_t> status.st_size < self.file.nbytes
+        ):
+            raise FormatError(SHORTER, self.file.path, status.st_size)
         return 0
 
     cdef int check_size(self) except -1:
@@ -629,14 +767,7 @@ cdef class Residency:
         now = fs_now()
         if now < self.next_stat:
             return 0
-        try:
-            status = os.stat(self.file.path)
-        except OSError:            # deleted: the mapping keeps the bytes
-            return 0
-        if (status.st_dev, status.st_ino) == (self.device, self.inode) and (
-            <uint64_t> status.st_size < self.file.nbytes
-        ):
-            raise FormatError(SHORTER, self.file.path, status.st_size)
+        self.check_path()
         self.next_stat = now + STAT_EVERY
         return 0
 
@@ -696,7 +827,7 @@ cdef class Residency:
     cdef Descriptor reopen(self):
         """Open the file again; return None if the path is another file now."""
         cdef Descriptor found = Descriptor.__new__(Descriptor)
-        found.fd = open_same_file(self.file.path, self.device, self.inode)
+        found.fd = open_same_file(self.location, self.device, self.inode)
         return found if found.fd >= 0 else None
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
@@ -786,7 +917,9 @@ cdef class Residency:
         """Return the error of failed population: the kernel gives no reason."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int64_t mtime_ns
-        cdef Descriptor again = self.reopen() if self.checked is None else self.checked
+        cdef Descriptor again = self.checked
+        if again is None or again.fd < 0:
+            again = self.reopen()
         if again is not None:
             fs_stat_size(again.fd, &nbytes, &mtime_ns)
         if nbytes < self.file.nbytes or again is None:
@@ -797,9 +930,6 @@ cdef class Residency:
 @cython.no_gc
 cdef class Source:
     """Base of sources of bytes; immutable, and shared by all readers of a shard."""
-
-    def __cinit__(self, *args, **kwargs):
-        self.fd = -1
 
     @property
     def live_views(self):
@@ -820,6 +950,15 @@ cdef class Source:
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         """Set `at` to an extent, and return the object that keeps it valid."""
         raise NotImplementedError
+
+    cdef object lease(self, int *fd):
+        """Set `fd` to a descriptor to pread, or to -1 where bytes are not read so.
+
+        Returns the object that keeps it open, or None if no descriptor can be kept:
+        extents are to be read one by one.
+        """
+        fd[0] = -1
+        return self
 
     cpdef object read(self, uint64_t offset, uint64_t size):
         """Return a copy of `size` bytes from `offset`."""
@@ -1097,9 +1236,40 @@ cdef class PreadSource(Source):
 
     def __cinit__(self, LocalFile file not None):
         self.file = file
-        self.fd = file.fd
         self.nbytes = file.nbytes
         self.path = file.path
+
+    def __dealloc__(self):
+        if self.file is not None:
+            forget_kept(self.file)
+
+    cdef LocalFile open_file(self):
+        """Return the open file, or one opened for the caller if it is not kept."""
+        cdef LocalFile file = self.file
+        cdef LocalFile again
+        if file.fd >= 0:
+            file.used = True
+            if file.slot < 0 and file.location is not None:
+                remember_kept(file)  # another source of the file is gone
+            return file
+        again = reopen(file)
+        if not keep_open(again):
+            return again
+        with cython.critical_section(file):
+            if file.fd < 0:        # no other thread has opened it meanwhile
+                file.fd = again.fd
+                again.fd = -1
+        remember_kept(file)
+        return file
+
+    cdef object lease(self, int *fd):
+        cdef LocalFile file
+        try:
+            file = self.open_file()
+        except (FormatError, OSError):
+            return None            # raised when it is read
+        fd[0] = file.fd
+        return file if file is self.file else None
 
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef object copy = self.read(offset, size)
@@ -1116,23 +1286,27 @@ cdef class PreadSource(Source):
         """
         cdef object copy = PyBytes_FromStringAndSize(NULL, size)
         cdef char *to = PyBytes_AS_STRING(copy)
+        cdef LocalFile file = self.open_file()
         cdef uint64_t done
         cdef int code
         with nogil:
-            done = pread_all(self.fd, to, size, offset, &code)
+            done = pread_all(file.fd, to, size, offset, &code)
         if done < size:
             raise self.failure(offset + done, code)
-        self.file.check_unchanged()
+        file.check_unchanged()
         return copy
 
     cdef int check_unchanged(self) except -1:
-        return self.file.check_unchanged()
+        return self.open_file().check_unchanged()
 
     cdef bint is_resident(self) except -1:
         cdef uint64_t now = fs_now()
-        if now >= self.next_query and self.nbytes >> 20 <= MAX_QUERIED:
+        cdef LocalFile file = self.file
+        if file.fd >= 0 and now >= self.next_query and (
+            self.nbytes >> 20 <= MAX_QUERIED
+        ):
             with nogil:
-                self.whole = fs_file_cached(self.fd, 0, self.nbytes) == 1
+                self.whole = fs_file_cached(file.fd, 0, self.nbytes) == 1
             self.next_query = now + QUERY_EVERY
         return self.whole
 
@@ -1407,6 +1581,36 @@ cdef class MemoryPool:
 batch_memory = MemoryPool(64 << 20)  # of all remote batches; threads drain it
 
 
+cdef PreadSource pread_source(LocalFile file):
+    """Return the source of a file whose descriptor is kept if there are enough."""
+    file.location = absolute_path(file.path)  # the working directory may change
+    if keep_open(file):
+        remember_kept(file)
+    else:
+        close_descriptor(file)
+    return PreadSource.__new__(PreadSource, file)
+
+
+def map_or_read(LocalFile file not None):
+    """Map a file; where the file system maps none, read it.
+
+    Returns
+    -------
+    MappedFile or bytes
+
+    Raises
+    ------
+    OSError
+        The file can be neither mapped nor read.
+    """
+    try:
+        return MappedFile(file.fd, file.nbytes, file.path)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+    return PreadSource(file).read(0, file.nbytes)
+
+
 cdef Source local_source(
     LocalFile file, str mode, bint prefetch, bint check_size, PageRing ring
 ):
@@ -1414,11 +1618,16 @@ cdef Source local_source(
     cdef MappedFile mapped
     cdef Residency residency
     if mode == "pread":
-        return PreadSource.__new__(PreadSource, file)
-    mapped = MappedFile.__new__(
-        MappedFile, file.fd, file.nbytes, file.path, writable=mode == "private",
-        ring=ring,
-    )
+        return pread_source(file)
+    try:
+        mapped = MappedFile.__new__(
+            MappedFile, file.fd, file.nbytes, file.path, writable=mode == "private",
+            ring=ring,
+        )
+    except OSError as error:
+        if mode == "private" or error.errno not in REFUSALS:
+            raise
+        return pread_source(file)
     residency = Residency.__new__(
         Residency, mapped, file.device, file.inode, file.owner,
         fd=file.fd if check_size else -1,
@@ -1434,7 +1643,8 @@ def source_of(
 ):
     """Return the source of a file.
 
-    A source of mode ``"pread"`` owns the file; after other modes it may be closed.
+    A `PreadSource` owns the file; with others it may be closed. Where the file system
+    maps no files, mode ``"mmap"`` is ``"pread"``.
 
     Parameters
     ----------

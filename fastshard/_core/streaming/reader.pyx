@@ -60,13 +60,17 @@ cdef class OpenRows:
             file = LocalFile(raw)
             try:
                 check_size(path, file.nbytes, nbytes)
-                self.mapped = local_source(file, "mmap", True, False, None)
+                source = local_source(file, "mmap", True, False, None)
+                if isinstance(source, MappedSource):
+                    self.mapped = source
+                    self.file = self.mapped.file
+                else:              # the file system maps no files
+                    self.file = MemorySource(source.read(0, nbytes), path).file
             finally:
                 file.close()
             self.path = raw
             self.device = file.device
             self.inode = file.inode
-            self.file = self.mapped.file
         else:
             self.file = MemorySource(raw, path).file
             check_size(path, self.file.nbytes, nbytes)

@@ -15,6 +15,8 @@ import stat
 import zlib
 from contextlib import suppress
 
+from fastshard._core.io.source import lower_descriptor
+from fastshard._util.processes.descriptors import kept_limit
 from fastshard.remote.cache.disk import (
     LockOwner,
     append_to,
@@ -89,6 +91,9 @@ class EntryFiles(LockOwner):
             self._open(self._data)
         except FileNotFoundError:
             raise DamagedEntryError from None
+        self.fd = lower_descriptor(self.fd)
+        # Otherwise too few descriptors are left, and the files are for one call.
+        self.is_kept: bool = self.fd < kept_limit()
         right_size = os.fstat(self.fd).st_size == nbytes
         if not (right_size and stat.S_ISREG(log.st_mode) and log.st_size <= MOST_LOG):
             raise DamagedEntryError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from fastshard._util.files import replace_file
+from fastshard._util.processes.descriptors import kept_limit
 from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
 from fastshard.remote.cache.directory import (
@@ -233,16 +233,9 @@ class RangeCache(LockOwner):
         return os.path.join(self.folder, part[:2], part)
 
 
-@functools.lru_cache(1)
 def most_open() -> int:
-    """Return how many entries may have open files: a quarter of RLIMIT_NOFILE."""
-    try:
-        import resource
-
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except ImportError:  # Windows
-        return MOST_OPEN
-    return MOST_OPEN if soft < 0 else max(8, min(MOST_OPEN, soft // 4))
+    """Return how many entries of a cache may have open files."""
+    return min(MOST_OPEN, max(8, kept_limit(spared=True) // 2))
 
 
 class CacheEntry:
@@ -422,7 +415,7 @@ class CacheEntry:
             elif create and error.errno not in NOT_OF_THE_DISK:
                 self._cache.stop(error)
             return None
-        if not self._closed:
+        if not self._closed and (files is None or files.is_kept):
             self._files = files
             if files is not None:
                 self._cache.note_opened(self)
