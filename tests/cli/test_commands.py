@@ -119,6 +119,16 @@ def test_cat_of_a_missing_member(shard_path, members):
     assert b"no member 'absent'" in done.stderr
 
 
+def test_cat_says_what_it_could_not_read(shard_path, members, tmp_path):
+    (tmp_path / "bad.tar").write_bytes(b"x" * 2048)
+    done = run("cat", tmp_path, "absent")
+    assert done.returncode == 1
+    assert b"bad.tar" in done.stderr
+    assert b"no member 'absent' in what could be read of" in done.stderr
+    done = run("cat", tmp_path, "000.json")
+    assert (done.returncode, done.stdout) == (1, members["000.json"])
+
+
 def test_cat_takes_names_that_are_not_utf8(tmp_path):
     path = tmp_path / "s.tar"
     name = os.fsdecode(b"\xff.bin")

@@ -434,7 +434,8 @@ cdef Mapping map_file(
     if ring is not None:
         status = os.fstat(fd)
         mapping.chunks = chunks_of(
-            ring, mapping.base, nbytes, writable, path, status.st_dev, status.st_ino
+            ring, mapping.base, nbytes, writable, absolute_path(path), status.st_dev,
+            status.st_ino,
         )
     return mapping
 

@@ -274,6 +274,20 @@ def test_a_closed_shard_stays_closed(shards):
     assert [bytes(shard[0]) for shard in shards[1:]] == [b"%d" % k for k in range(1, 6)]
 
 
+@needs_proc
+def test_sizes_are_checked_by_path_if_there_are_few_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "kept_limit", lambda **spared: 0)
+    monkeypatch.chdir(tmp_path)
+    write_tar(tmp_path / "s.tar", {"a.x": b"a" * 600, "b.x": b"b" * 600})
+    with fastshard.open_shard("s.tar", check_size=True) as shard:
+        monkeypatch.chdir("/")
+        assert open_shards() == 0
+        assert shard["b.x"] == b"b" * 600
+        os.truncate(tmp_path / "s.tar", 700)
+        with pytest.raises(FormatError, match="the file was truncated"):
+            shard["b.x"]
+
+
 def test_threads_read_more_files_than_descriptors(tmp_path, few):
     folder = tmp_path / "data"
     folder.mkdir()
