@@ -22,11 +22,15 @@ from fastshard._util.terminal import (
     is_quiet,
     print_error,
 )
+from fastshard.dataset.paths.folders import (
+    FormatFolders,
+    find_folders,
+    list_or_find,
+)
 from fastshard.dataset.paths.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
-from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
-from fastshard.formats.registry import Format, find_format, formats, tar_format
+from fastshard.formats.registry import Format, tar_format
 from fastshard.formats.tar import (
     Progress,
     TarOptions,
@@ -247,7 +251,8 @@ class FoundDataset(NamedTuple):
     ----------
     format : Format
     root : str or list of str
-        The directory, or its URL; of a format of tar shards their paths or URLs.
+        The directory, or its URL; of several datasets, or of a format of tar shards,
+        their paths or URLs.
     shown : str
         The root, for messages.
     options : dict
@@ -289,17 +294,26 @@ def find_dataset(
     UsageError
         There are other sources, too, or the format does not take an option of reading.
     """
-    for source in sources:
-        dataset = _find_dataset(source, remote)
-        if dataset is None:
-            continue
-        if len(sources) > 1:
+    found = [_find_dataset(source, remote) for source in sources]
+    datasets = [dataset for dataset in found if dataset is not None]
+    if not datasets:
+        return None
+    if len(sources) == 1:
+        return datasets[0].reading_by(reading)
+    roots = [root for dataset in datasets for root in _roots_of(dataset)]
+    for dataset in datasets:
+        joins = dataset.format.joins and dataset.format is datasets[0].format
+        if not joins or len(datasets) < len(sources):
             raise UsageError(
                 f"{dataset.shown} is a {dataset.format.name} dataset: give it as the "
                 "only source"
             )
-        return dataset.reading_by(reading)
-    return None
+    shown = ", ".join(dataset.shown for dataset in datasets)
+    return datasets[0]._replace(root=roots, shown=shown).reading_by(reading)
+
+
+def _roots_of(dataset: FoundDataset) -> list[str]:
+    return [dataset.root] if isinstance(dataset.root, str) else list(dataset.root)
 
 
 def find_as(
@@ -320,21 +334,31 @@ def find_as(
 
 
 def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | None:
-    """Return the dataset of a source, if it is a folder with a format's mark."""
+    """Return the datasets of a source, if it names folders with a format's mark."""
     root = source.parts[0]
-    if source.kind == "folder":
-        path = str(root)
-        found = find_format(LocalFolder(path))
-        return None if found is None else FoundDataset(found, path, path, {})
-    if not isinstance(root, Url) or len(source.parts) > 1 or is_shard(root):
-        return None
-    assert remote is not None
-    if not any(each.is_remote for each in formats()):
-        return None
-    found = find_format(RemoteFolder(root.text, remote))
+    text = root.base if isinstance(root, Url) else root
+    is_pattern = has_magic(text) and not text.endswith(SUFFIX)
+    is_pattern &= not os.path.exists(text)
+    if isinstance(root, Url) and (len(source.parts) > 1 or is_shard(root)):
+        found = None
+    else:
+        found = find_folders(source, {}, settings=remote)
+    if found is None and is_pattern:
+        listed = list_or_find(source, {}, remote)
+        found = listed if isinstance(listed, FormatFolders) else None
     if found is None:
         return None
-    return FoundDataset(found, root.text, root.redacted, {"remote": remote})
+    roots = found.roots
+    if len(roots) > 1 and not found.format.joins:
+        raise UsageError(
+            f"{redact(roots[0])} is a {found.format.name} dataset: give it as the only "
+            "source"
+        )
+    shown = ", ".join(map(redact, roots))
+    options = {} if found.settings is None else {"remote": found.settings}
+    return FoundDataset(
+        found.format, roots if len(roots) > 1 else roots[0], shown, options
+    )
 
 
 def is_shard(url: Url) -> bool:

@@ -20,6 +20,7 @@ class ColumnarFormat(Format):
     """Columnar format: arrays by field in tar shards, under one SQLite index."""
 
     name = "columnar"
+    mark = INDEX_NAME
 
     def marks(self, folder: Folder) -> bool:
         return folder.has(INDEX_NAME)

@@ -6,11 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.order.worker import guard_collation
+from fastshard.dataset.paths.folders import (
+    FormatFolders,
+    find_folders,
+    first_folder,
+    list_or_find,
+)
 from fastshard.dataset.paths.listing import (
     Listing,
     Location,
@@ -25,8 +30,8 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.formats.folder import LocalFolder, RemoteFolder
-from fastshard.formats.registry import Format, find_format, formats, tar_format
+from fastshard.formats.folder import LocalFolder
+from fastshard.formats.registry import Format, formats, tar_format
 from fastshard.formats.tar import KeyRule, Mode, check_modes
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
@@ -39,15 +44,13 @@ from fastshard.remote.options import (
     check_local,
     select_remote,
 )
-from fastshard.remote.urls import Url, is_folder, redact
+from fastshard.remote.urls import is_folder, redact
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.sample import Sample
 
 __all__ = ["OpenOptions", "open"]
-
-HUB_PARTS = 3  # datasets/owner/name
 
 
 class OpenOptions(RemoteOptions, total=False):
@@ -108,6 +111,8 @@ def open(  # noqa: A001
           the library obstore.
         - ``"shardindex.json"``: a wids index, also by URL.
         - ``"series/"``: the directory of another format, see `fastshard.columnar`.
+        - ``["en/", "de/"]``, ``"mds/{en,de}"``, ``"mds/*/"``: MDS datasets one after
+          another, see `fastshard.streaming`.
 
         Directories and globs give shards in natural order, 2 before 10; lists keep
         their order.
@@ -206,16 +211,16 @@ def open(  # noqa: A001
     tar_options = {"index": index, "key": key, "lower": lower, "check_size": check_size}
     tar_options |= {"packed": packed}
     location = parse_source(source)
-    found = _find_format(location, remote)
-    if found is not None:
-        shards = _open_format(
-            found, location, tar_options, remote, mode, max_mapped, reading
-        )
+    settings: Settings | None = location.settings(select_remote(remote))
+    listing: Listing | FormatFolders | None = find_folders(location, remote)
+    if listing is None:
+        _check_tar_options(location, remote)
+        if location.is_local:
+            copy_settings(remote)  # raises before shards are listed
+        listing = list_or_find(location, remote, settings)
+    if isinstance(listing, FormatFolders):
+        shards = _open_format(listing, tar_options, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
-    _check_tar_options(location, remote)
-    if location.is_local:
-        copy_settings(remote)  # raises before shards are listed
-    listing = list_shards(location, remote=location.settings(remote))
     settings = _make_settings(listing, location, remote)
     check_modes(mode, check_size=check_size, remote=settings)
     index, folder = _resolve_index(index, listing, key)
@@ -313,10 +318,10 @@ def _check_subfolder(
     wanted: Format, location: Location, options: Mapping[str, Any]
 ) -> None:
     """Raise ShardNotFoundError if a format's directory below the source is missing."""
-    if location.kind == "path" and not os.path.exists(str(location.parts[0])):
-        list_shards(location)  # no such directory, if it is no glob of tars
-    folder = _find_folder(location, options)
+    folder = first_folder(location, options)
     if folder is None:
+        if location.kind == "path" and not os.path.exists(str(location.parts[0])):
+            list_shards(location)  # no such directory, if it is no glob of tars
         return
     if isinstance(folder, LocalFolder) and folder.has_shards():
         return
@@ -329,48 +334,8 @@ def _check_subfolder(
     raise ShardNotFoundError(reason, path)
 
 
-def _find_format(location: Location, options: RemoteOptions) -> Format | None:
-    """Return the format of a directory, or None for a source of tars."""
-    folder = _find_folder(location, options)
-    return None if folder is None else find_format(folder, options)
-
-
-def _find_folder(
-    location: Location, options: Mapping[str, Any]
-) -> LocalFolder | RemoteFolder | None:
-    """Return the directory that a source is, or may be; None for files."""
-    (first, *others) = location.parts
-    if location.kind == "folder":
-        return LocalFolder(str(first))
-    if (
-        isinstance(first, Url)
-        and location.kind == "url"
-        and not others
-        and _may_be_folder(first)
-        and any(each.is_remote for each in formats())
-    ):
-        settings = location.settings(select_remote(options))
-        return RemoteFolder(first.text, settings)
-    return None
-
-
-def _may_be_folder(url: Url) -> bool:
-    """Return whether a URL may be of a folder; it names no files and is no pattern.
-
-    The hub's own listing reports a name of no dataset, and that it must not be asked.
-    """
-    path = url.base.partition("://")[2]
-    if url.scheme == "hf" and (
-        len(path.strip("/").split("/")) < HUB_PARTS or os.environ.get("HF_HUB_OFFLINE")
-    ):
-        return False
-    is_file = path.endswith((SUFFIX, ".json", ".fsi"))
-    return not is_file and not has_magic(url.base) and "{" not in path
-
-
 def _open_format(
-    found: Format,
-    location: Location,
+    folders: FormatFolders,
     tar_options: dict[str, Any],
     options: Mapping[str, Any],
     mode: Mode,
@@ -386,6 +351,7 @@ def _open_format(
     options : Mapping
         The remaining keyword arguments of `open`.
     """
+    found = folders.format
     check_names("open", options, (*_option_names(), *found.options))
     defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}
     defaults |= {"packed": False}
@@ -399,19 +365,20 @@ def _open_format(
         )
     accepted = {name: value for name, value in options.items() if name in found.options}
     accepted |= {name: tar_options[name] for name in changed}
-    (part,) = location.parts
-    root = part.text if isinstance(part, Url) else part
+    roots = folders.roots
     if found.is_remote:
-        given = select_remote(options)
-        settings = location.settings(given) if location.kind == "url" else None
-        if settings is None and (settings := copy_settings(given)):
-            root = os.path.abspath(root)
+        settings = folders.settings
+        if settings is None and (settings := copy_settings(select_remote(options))):
+            roots = list(map(os.path.abspath, roots))
         accepted["remote"] = settings
     else:
         _refuse_remote(found, options)
-    shards: ShardSet = found.open_set(
-        root, mode=mode, limit=limit, reading=reading, **accepted
-    )
+    accepted |= {"mode": mode, "limit": limit, "reading": reading}
+    shards: ShardSet
+    if len(roots) == 1:
+        shards = found.open_set(roots[0], **accepted)
+    else:
+        shards = found.open_all(roots, **accepted)
     return shards
 
 

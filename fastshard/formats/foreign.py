@@ -14,9 +14,11 @@ __all__ = [
     "describe_contents",
     "describe_file",
     "describe_head",
+    "describe_mds",
     "detect_compression",
     "explain_fault",
     "is_foreign_tar",
+    "is_mds_shard",
     "is_tar_head",
     "suffix_of",
 ]
@@ -60,8 +62,8 @@ COMPRESSIONS = (
 
 LAST_SUFFIXES = {"tar"} | {end[1:] for each in COMPRESSIONS for end in each.suffixes}
 
+MDS_SHARD = re.compile(r"\.mds(?:\.(?:br|bz2|gz|snappy|zstd?))?", re.IGNORECASE)
 NAMES = {  # by suffix: the singular, with its article
-    ".mds": "a shard of MosaicML Streaming",
     ".parquet": "a parquet file",
     ".arrow": "an Arrow file",
     ".feather": "an Arrow file",
@@ -110,6 +112,24 @@ def suffix_of(name: str) -> str:
         return ""
     suffix = f".{last.lower()}"
     return f".tar{suffix}" if stem.lower().endswith(".tar") else suffix
+
+
+def is_mds_shard(name: str) -> bool:
+    """Return whether a file is a shard of an MDS dataset by its name."""
+    found = MDS_SHARD.search(name)
+    return found is not None and found.end() == len(name)
+
+
+def describe_mds(path: str, has_index: bool = True) -> str:
+    """Return what an MDS shard is, and which directory to open."""
+    folder = path.rpartition("/")[0] or "."
+    reason = f"{path} is not a shard (.tar) but one of an MDS dataset"
+    if has_index:
+        return f"{reason}: open the directory of its index.json, {folder}"
+    return (
+        f"{reason}, and {folder} has no index.json: fastshard.streaming.rebuild_index "
+        "makes one"
+    )
 
 
 def compression_of(name: str) -> Compression | None:
@@ -171,6 +191,8 @@ def explain_fault(error: FormatError, head: bytes) -> FormatError:
     """Return the error of a file that is no tar, if its first bytes say so."""
     if error.offset != 0 or not head:
         return error
+    if is_mds_shard(error.path):
+        return FormatError(describe_mds(error.path), error.path, 0)
     compression = detect_compression(head)
     if compression is not None:
         return FormatError(compression.advise(error.path), error.path, 0)
@@ -190,6 +212,8 @@ def describe_file(path: str, head: bytes = b"") -> str:
     head : bytes
         The first `HEAD` bytes, if they can be read.
     """
+    if is_mds_shard(path):
+        return describe_mds(path)
     found = compression_of(path) or detect_compression(head)
     if found is not None:
         return f"{path} is not a shard (.tar): {found.advise(path)}"

@@ -7,10 +7,13 @@ and the module is imported when a directory is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from fastshard.errors import FastshardError
+from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.formats.folder import Folder
@@ -49,6 +52,12 @@ class Format:
     ----------
     name : str
         For messages.
+    title : str
+        Of its datasets, for messages: ``MDS datasets``; by default `name`.
+    mark : str
+        Name of the file that marks a directory, or "".
+    joins : bool
+        Whether `open_all` opens several datasets as one.
     options : frozenset of str
         Arguments of `fastshard.open` that it accepts beyond those of every format
         (decoders, mode, max_mapped, max_memory, keep_cache, prefetch), its own ones
@@ -83,6 +92,9 @@ class Format:
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
+    mark: ClassVar[str] = ""
+    joins: ClassVar[bool] = False
     options: ClassVar[frozenset[str]] = frozenset()
     reading: ClassVar[frozenset[str]] = frozenset()
     is_remote: ClassVar[bool] = False
@@ -169,6 +181,31 @@ class Format:
             their samples.
         """
         raise NotImplementedError
+
+    def open_all(self, roots: Sequence[str], **options: Any) -> Any:
+        """Return the `ShardSet` of several datasets, one after another.
+
+        Parameters
+        ----------
+        roots : sequence of str
+            Their directories, or URLs; at least two.
+        **options
+            As for `open_set`.
+
+        Returns
+        -------
+        ShardSet
+
+        Raises
+        ------
+        FastshardError
+            Always, by default: datasets of the format are opened one by one.
+        """
+        shown = ", ".join(repr(redact(root)) for root in roots[:2])
+        raise FastshardError(
+            f"{self.name} datasets are opened one by one, and added: "
+            f"sum(map(fastshard.open, [{shown}{', ...' * (len(roots) > 2)}]))"
+        )
 
     def tar_set(self) -> Any:
         """Return the type of the set of its tar shards, if it `reads_tars`.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import escape_name
 from fastshard.dataset.shardset import ReadOptions
-from fastshard.streaming.index import INDEX_NAME
-from fastshard.streaming.shardset import StreamSet
+from fastshard.streaming.shardset import StreamSet, split_roots
 
 if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
@@ -23,9 +22,15 @@ __all__ = ["list_lines", "stat", "stat_lines", "verify"]
 KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
-def open_shards(root: str, remote: Settings | None, mode: Mode) -> StreamSet:
-    """Return the shards of a dataset."""
-    return StreamSet(root, mode=mode, limit=None, reading=ReadOptions(), remote=remote)
+def open_shards(
+    root: str | Sequence[str], remote: Settings | None, mode: Mode
+) -> StreamSet:
+    """Return the shards of a dataset, or of several."""
+    folders = None
+    if not isinstance(root, str):
+        root, folders = split_roots(root)
+    options = {"limit": None, "reading": ReadOptions(), "remote": remote}
+    return StreamSet(root, mode=mode, folders=folders, **options)
 
 
 def list_lines(shards: StreamSet, *, long: bool, as_json: bool) -> Iterator[str]:
@@ -95,7 +100,7 @@ def compute_figures(shards: StreamSet) -> dict[str, Any]:
             if kinds and not any(present[kind] for kind in kinds):
                 missing.append(getattr(entry, f"raw_{data}").basename)
     return {
-        "dataset": shards.files.shown(shards.dirname),
+        "dataset": shards.describe_root(),
         "samples": shards.starts()[-1],
         "shards": len(shards),
         "formats": dict(formats),
@@ -105,7 +110,7 @@ def compute_figures(shards: StreamSet) -> dict[str, Any]:
         "compressed_bytes": nbytes["zip"],
         "index_bytes": None
         if shards.remote is not None
-        else os.path.getsize(os.path.join(shards.dirname, INDEX_NAME)),
+        else sum(map(os.path.getsize, index.paths)),
         "columns": {name: " or ".join(sorted(one)) for name, one in columns.items()},
         "missing": missing,
     }

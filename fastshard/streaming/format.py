@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,9 @@ class StreamingFormat(Format):
     """Streaming format: MDS, JSON, CSV, TSV and XSV shards under one ``index.json``."""
 
     name = "streaming"
+    title = "MDS"
+    mark = INDEX_NAME
+    joins = True
     options = frozenset(
         {"split", "validate_hash", "allow_unsafe_types", "check_size", "cache_dir"}
     )
@@ -94,6 +97,12 @@ class StreamingFormat(Format):
         from fastshard.streaming.shardset import StreamSet
 
         return StreamSet(root, **options)
+
+    def open_all(self, roots: Sequence[str], **options: Any) -> StreamSet:
+        from fastshard.streaming.shardset import StreamSet, split_roots
+
+        root, folders = split_roots(roots)
+        return StreamSet(root, folders=folders, **options)
 
     def list_lines(
         self,

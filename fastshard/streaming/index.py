@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
+from copy import copy
+from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from fastshard.errors import FormatError
 from fastshard.remote.file import open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
+from fastshard.streaming.joined import JoinedTable
 
 __all__ = [
     "INDEX_NAME",
@@ -27,6 +29,7 @@ __all__ = [
     "ShardConfig",
     "ShardEntry",
     "StreamIndex",
+    "join_indexes",
     "parse_remote",
     "parse_shard",
     "parse_size_limit",
@@ -50,6 +53,9 @@ HEAD = '{"version": 2, "shards": [{'  # of an index of one shard
 UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 MAX_COLUMN_SIZE = 1 << 32  # bytes
 SHOWN = 80  # characters of a wrong value in an error
+MAX_CONFIGS = 256  # that are kept for objects of shards to come
+
+_configs: dict[tuple[tuple[str, bytes], ...], ShardConfig] = {}
 
 
 class FileInfo(NamedTuple):
@@ -258,7 +264,7 @@ class StreamIndex:
 
     Parameters
     ----------
-    table : ShardTable
+    table : ShardTable or JoinedTable
     path : str
         The index, for error messages.
     dirname : str
@@ -267,18 +273,27 @@ class StreamIndex:
     Attributes
     ----------
     configs : list of ShardConfig
+    paths : list of str
+        The files of the index.
     """
 
-    def __init__(self, table: ShardTable, path: str, dirname: str) -> None:
+    def __init__(
+        self, table: ShardTable | JoinedTable, path: str, dirname: str
+    ) -> None:
         self.table = table
         self.path = path
         self.dirname = dirname
+        self.paths = [path]
+        self.configs: list[ShardConfig]
+        if isinstance(table, JoinedTable):  # of checked indexes
+            self.configs = table.configs
+            return
         self.configs = [
             _parse_schema(values, path, where) for where, values in table.schemas()
         ]
         self._check_meta()
         if table.has_odd_names:
-            self._check_spellings()
+            self.check_spellings()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -292,6 +307,11 @@ class StreamIndex:
     def starts(self) -> array[int]:
         """Return the position of each shard's first sample, then the total."""
         return self.table.starts()
+
+    def stored_name(self, k: int) -> str:
+        """Return the name of shard `k` as its own index has it."""
+        table = self.table
+        return table.stored_name(k) if isinstance(table, JoinedTable) else self.name(k)
 
     def name(self, k: int) -> str:
         """Return the basename of shard `k`'s raw file of rows."""
@@ -327,7 +347,7 @@ class StreamIndex:
                 where = self.table.where(k)
                 raise FormatError("shard has no key 'raw_meta'", self.path, where)
 
-    def _check_spellings(self) -> None:
+    def check_spellings(self) -> None:
         """Raise FormatError if two spellings name one file."""
         seen = set()
         for k in range(len(self.table)):
@@ -374,6 +394,39 @@ def read_index(
         text = _read_text(path)
     table = parse_index(text, path, has_backslashes=os.sep == "\\")
     return StreamIndex(table, path, folder)
+
+
+def join_indexes(
+    indexes: Sequence[StreamIndex], folders: Sequence[str], dirname: str
+) -> StreamIndex:
+    """Return the index of the shards of several, one after another.
+
+    Parameters
+    ----------
+    indexes : sequence of StreamIndex
+    folders : sequence of str
+        The folder of each below `dirname`.
+    dirname : str
+        The common directory.
+
+    Raises
+    ------
+    FormatError
+        Two shards name one file.
+    """
+    numbers: dict[ShardConfig, int] = {}
+    schemas = [
+        [numbers.setdefault(config, len(numbers)) for config in index.configs]
+        for index in indexes
+    ]
+    tables: list[Any] = [index.table for index in indexes]
+    table = JoinedTable(tables, folders, schemas, list(numbers))
+    joined = StreamIndex(table, dirname, dirname)
+    joined.paths = [path for index in indexes for path in index.paths]
+    ends = sorted(folder and f"{folder}/" for folder in folders)
+    if any(b.startswith(a) for a, b in pairwise(ends)):  # equal, or one in another
+        joined.check_spellings()
+    return joined
 
 
 def parse_remote(folder: str, settings: Settings) -> StreamIndex:
@@ -469,6 +522,18 @@ def _parse_value(text: bytes, path: str, where: int) -> Any:
 
 
 def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardConfig:
+    """Return a config from the texts of its values, shared by equal ones."""
+    key = tuple(values.items())
+    found = _configs.get(key)
+    if found is None:
+        found = _make_config(values, path, where)
+        if len(_configs) >= MAX_CONFIGS:
+            _configs.clear()
+        _configs[key] = found
+    return found
+
+
+def _make_config(values: Mapping[str, bytes], path: str, where: int) -> ShardConfig:
     """Return a config from the texts of its values; check their types."""
 
     def fail(reason: str) -> FormatError:
@@ -558,37 +623,41 @@ def parse_shard(shard: object, path: str) -> dict[str, Any]:
         raise FormatError(
             f"expected a shard to be an object, got {shard!r:.80}", path, 0
         )
-    texts = [_dump_item(key, shard[key], path) for key in KEY_NAMES if key in shard]
-    text = f"{HEAD}{', '.join(texts)}}}]}}".encode()
+    known = {key: shard[key] for key in KEY_NAMES if key in shard}
     try:
+        text = f"{HEAD}{json.dumps(known)[1:-1]}}}]}}".encode()
         StreamIndex(parse_index(text, path), path, os.path.dirname(path))
     except FormatError as error:
-        reason = f"{error.reason}{_find_key(texts, error.offset - len(HEAD))}"
+        reason = f"{error.reason}{_find_key(known, error.offset - len(HEAD))}"
         raise FormatError(reason, path, 0, error.member) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        key = next(key for key in known if not _is_json(known[key]))
+        raise FormatError(f"{key!r} of a shard is no JSON: {error}", path, 0) from None
     name = shard["format"]
     keys = ("format", *COMMON_KEYS, "samples", *KEYS[name])
-    values = {key: deepcopy(shard[key]) for key in keys}
+    values = {key: copy(shard[key]) for key in keys}  # of lists of scalars at most
     values["hashes"] = values["hashes"] or []
     for key in FILE_KEYS if name != "mds" else FILE_KEYS[:2]:
         values[key] = _file_of(shard.get(key))
     return values
 
 
-def _dump_item(key: str, value: object, path: str) -> str:
-    """Return a key with its value as they are in an object of JSON."""
-    try:
-        return json.dumps({key: value})[1:-1]
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"{key!r} is no JSON: {error}", path, 0) from None
-
-
-def _find_key(texts: list[str], at: int) -> str:
-    """Return which of the items, joined by two characters, a byte is in."""
-    for text in texts:
-        if 0 < at <= len(text):
-            return f", in '{text[1 : text.index(chr(34), 1)]}'"
-        at -= len(text) + 2
+def _find_key(shard: Mapping[str, Any], at: int) -> str:
+    """Return which key's item a byte of the text of an object is in."""
+    for key, value in shard.items():
+        size = len(json.dumps({key: value})) - 2
+        if 0 < at <= size:
+            return f", in {key!r}"
+        at -= size + 2
     return ""
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _file_of(file: Mapping[str, Any] | None) -> FileInfo | None:

@@ -5,26 +5,41 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, overload
+from urllib.parse import unquote
 
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.streaming.shard import RowSamples, RowShard, decode_sample
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
-from fastshard.errors import StaleIndexError
+from fastshard.errors import FastshardError, StaleIndexError
 from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import join_url
+from fastshard.remote.urls import (
+    HTTP,
+    Url,
+    common_folder,
+    is_remote,
+    join_url,
+    scheme_of,
+)
 from fastshard.streaming.compressed import CompressedShards
 from fastshard.streaming.files import StreamFiles
-from fastshard.streaming.index import INDEX_NAME, StreamIndex, parse_remote, read_index
+from fastshard.streaming.index import (
+    INDEX_NAME,
+    StreamIndex,
+    join_indexes,
+    parse_remote,
+    read_index,
+)
 from fastshard.streaming.samples import (
     RowFacts,
     StreamSample,
@@ -69,11 +84,13 @@ class StreamSet(ShardSet):
     Parameters
     ----------
     root : str
-        The directory, or its URL.
+        The directory, or its URL; of several datasets the common one.
     mode, limit, reading, remote
         As for `ShardSet`.
+    folders : sequence of str, optional
+        Directories below `root` of several datasets, which follow one another.
     split : str, optional
-        Directory below `root`, with the index.
+        Directory below `root`, or below each of `folders`, with the index.
     validate_hash : str, optional
         Name of the hash by which files are checked when they are opened.
     allow_unsafe_types : bool
@@ -99,6 +116,7 @@ class StreamSet(ShardSet):
         limit: int | None,
         reading: ReadOptions,
         remote: Settings | None = None,
+        folders: Sequence[str] | None = None,
         split: str | None = None,
         validate_hash: str | None = None,
         allow_unsafe_types: bool = False,
@@ -108,12 +126,13 @@ class StreamSet(ShardSet):
         numbers: Sequence[int] | None = None,
     ) -> None:
         self.split = os.fspath(split or "")
-        self.dirname = _join(root, self.split, remote)
-        if index is None:
-            if remote is not None:
-                index = parse_remote(self.dirname, remote)
-            else:
-                index = read_index(os.path.join(self.dirname, INDEX_NAME), self.dirname)
+        self.folders = None if folders is None else tuple(folders)
+        below = self.split if folders is None else ""
+        self.dirname = _join(root, below, remote)
+        if index is None and folders is None:
+            index = _read(self.dirname, remote)
+        elif index is None:
+            index = self._read_all(root, remote)
         if validate_hash is None and not any(c.compression for c in index.configs):
             check_modes(mode, check_size=check_size, remote=remote)
         self.index = index
@@ -146,6 +165,27 @@ class StreamSet(ShardSet):
         self._index_starts = index.starts()
         self._facts: dict[int, RowFacts] = {}
         self._compressed = CompressedShards(self)
+
+    def _read_all(self, root: str, remote: Settings | None) -> StreamIndex:
+        """Read the indexes of several datasets, those of URLs at a time."""
+        assert self.folders is not None
+        names = [f"{folder}/{self.split}".strip("/") for folder in self.folders]
+        roots = [_join(root, name, remote) for name in names]
+        if remote is None:
+            indexes = [_read(each, remote) for each in roots]
+        else:
+            with ThreadPoolExecutor(remote.connections) as pool:
+                indexes = list(pool.map(_read, roots, repeat(remote)))
+            if scheme_of(root) in HTTP:  # names are no URLs
+                names = [unquote(name, errors="surrogateescape") for name in names]
+        return join_indexes(indexes, names, self.dirname)
+
+    def describe_root(self) -> str:
+        """Return the directory, or the pattern of several, without secrets."""
+        paths = [
+            _join(self.dirname, each, self.remote) for each in self.folders or [""]
+        ]
+        return describe_paths([self.files.shown(path) for path in paths], self.dirname)
 
     def sample_decoder(self) -> SampleDecoder:
         return decode_sample
@@ -241,7 +281,7 @@ class StreamSet(ShardSet):
     def summarize(self) -> Summary:
         facts = self.first_config()
         fields = () if facts is None else tuple(facts.field_names)
-        where = describe_paths([self.files.shown(self.dirname)], self.dirname)
+        where = self.describe_root()
         return Summary(where, len(self), self.starts()[-1], fields, self.format)
 
     def known_fields(self) -> Collection[str] | None:
@@ -316,7 +356,7 @@ class StreamSet(ShardSet):
             found = self.index.table.file(number, 0)
             assert found is not None
             samples = self.index.table.samples(number)
-            facts = f"{found[0]}\n{found[1]}\n{samples}\n"
+            facts = f"{self.index.stored_name(number)}\n{found[1]}\n{samples}\n"
             digest.update(facts.encode("utf-8", "surrogateescape"))
         name = os.path.basename(self.root.rstrip("/")) or self.root
         return Identity(name, self.starts()[-1], digest.hexdigest())
@@ -336,6 +376,7 @@ class StreamSet(ShardSet):
             "limit": self._limit,
             "reading": self.reading,
             "remote": self.remote,
+            "folders": self.folders,
             "split": self.split,
             "allow_unsafe_types": self.unsafe,
             **self.options,
@@ -347,6 +388,34 @@ class StreamSet(ShardSet):
         numbers = None if isinstance(self.numbers, range) else list(self.numbers)
         facts = (len(self.index), self._index_starts[-1])
         return _restore, (root, self.state(), numbers, facts)
+
+
+def split_roots(roots: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the common directory of several, and their paths below it.
+
+    Of URLs the directory has their query.
+
+    Raises
+    ------
+    FastshardError
+        The URLs have no common host, or other queries.
+    """
+    if not is_remote(roots[0]):
+        paths = list(map(os.path.abspath, roots))
+        root = os.path.commonpath(paths)
+        return root, [
+            "" if path == root else path[len(root) :].lstrip(os.sep) for path in paths
+        ]
+    urls = list(map(Url, roots))
+    bases = [url.base.rstrip("/") for url in urls]
+    root = common_folder([f"{base}/{INDEX_NAME}" for base in bases])
+    if not root or len({url.query for url in urls}) > 1:
+        raise FastshardError(
+            "MDS datasets at several hosts, or of URLs with several queries, are "
+            "opened one by one, and added: "
+            f"sum(map(fastshard.open, [{urls[0].redacted}, ...]))"
+        )
+    return root + urls[0].query, [base[len(root) :].lstrip("/") for base in bases]
 
 
 def _restore(
@@ -363,6 +432,13 @@ def _restore(
             0,
         )
     return shards
+
+
+def _read(folder: str, remote: Settings | None) -> StreamIndex:
+    """Read the index of a directory or a URL."""
+    if remote is not None:
+        return parse_remote(folder, remote)
+    return read_index(os.path.join(folder, INDEX_NAME), folder)
 
 
 def _join(root: str, split: str, remote: Settings | None) -> str:

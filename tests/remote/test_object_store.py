@@ -19,6 +19,7 @@ from fastshard.remote import object_store as obstores
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.object_store import StoreClient, stores_for
 from fastshard.remote.options import make_settings
+from fastshard.streaming import MDSWriter
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.servers.messages import plain
@@ -111,6 +112,50 @@ def folder(tmp_path):
 
 def contents(ds):
     return [(s.key, {field: bytes(s[field]) for field in s}) for s in ds]
+
+
+@pytest.fixture
+def streams(bucket, tmp_path):
+    """Store MDS datasets `a`, `b` and `deep/c` in a bucket."""
+    for k, name in enumerate(("a", "b", "deep/c")):
+        folder = tmp_path / "mds" / name
+        with MDSWriter(out=str(folder), columns={"i": "int"}) as to:
+            for i in range(3):
+                to.write({"i": 10 * k + i})
+    bucket.put_folder(tmp_path / "mds", "mds")
+    return bucket.url("mds")
+
+
+@pytest.mark.parametrize("source", ["{a,b}", "*/", "*", "[ab]", "{a,b}/"])
+def test_mds_datasets_of_a_bucket_are_joined(bucket, streams, source):
+    for url in (f"{streams}/{source}", [f"{streams}/a", f"{streams}/b/"]):
+        ds = fastshard.open(url, store=bucket.options)
+        assert [sample.decode("i")["i"] for sample in ds] == [0, 1, 2, 10, 11, 12]
+
+
+def test_mds_datasets_below_a_folder_of_a_bucket(bucket, streams):
+    ds = fastshard.open(f"{streams}/**", store=bucket.options)
+    assert [sample.decode("i")["i"] for sample in ds] == [
+        0,
+        1,
+        2,
+        10,
+        11,
+        12,
+        20,
+        21,
+        22,
+    ]
+    with pytest.raises(
+        fastshard.ShardNotFoundError, match=r"MDS datasets .*mds/deep/c.*mds/\*\*'"
+    ):
+        fastshard.open(streams, store=bucket.options)
+    with pytest.raises(
+        fastshard.ShardNotFoundError, match=r"datasets c: .*'.*deep/\*/'"
+    ):
+        fastshard.open(f"{streams}/deep", store=bucket.options)
+    with pytest.raises(fastshard.ShardNotFoundError):
+        fastshard.open(f"{streams}/x*/", store=bucket.options)
 
 
 @pytest.mark.parametrize("kind", ["none", "beside", "dataset", "wids"])

@@ -35,6 +35,7 @@ from fastshard.errors import FormatError
 cdef enum:
     MAX_KEY = 8 * 16               # bytes of the longest known key, fully escaped
     MAX_SCHEMAS = 1 << 14
+    LEAST_SHARD = 32               # bytes of text, fewer than any shard has
     MAX_SAMPLES = 0xfffffffe       # of a shard, which counts them in 32 bits
     MAX_TEXT = 1 << 29             # bytes of an index
 
@@ -750,7 +751,10 @@ def parse_index(text, str path not None, *, bint has_backslashes=False):
         index.json.rest = span_of(<const uint8_t *> buffer.buf, buffer.len)
         index.json.size = buffer.len
         with nogil:
-            if slots_init(&index.by_text, MAX_SCHEMAS):
+            if slots_init(
+                &index.by_text,
+                <size_t> min(buffer.len // LEAST_SHARD + 1, MAX_SCHEMAS),
+            ):
                 status = read_index(index)
         if status == JSON_NO_MEMORY:
             raise MemoryError

@@ -37,12 +37,14 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
+from fastshard.formats.folder import LocalFolder
 from fastshard.formats.foreign import (
     HEAD,
     describe_file,
     is_foreign_tar,
     is_tar_head,
 )
+from fastshard.formats.registry import formats
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
@@ -66,8 +68,10 @@ __all__ = [
     "Listing",
     "Location",
     "Source",
+    "check_unique",
     "list_remote",
     "list_shards",
+    "list_urls",
     "natural_key",
     "parse_source",
 ]
@@ -296,10 +300,33 @@ def _read_remote_wids(text: str, settings: Settings) -> Iterator[ListedShard]:
         yield ListedShard(path, shard.nsamples, is_remote=True)
 
 
-def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[str]:
-    """List the shards in a remote folder, below it, or that match a glob.
+class UrlListing(NamedTuple):
+    """Objects below the folder of a URL, which may be a glob.
 
-    URLs of the hub are pinned to one commit.
+    Attributes
+    ----------
+    word : str
+        The URL; of the hub pinned to one commit, as those of the objects.
+    folder : str
+        The folder above all that a glob matches.
+    pattern : list of str
+        The parts of the glob below it.
+    urls : iterator of str
+    """
+
+    word: str
+    folder: str
+    pattern: list[str]
+    urls: Iterator[str]
+
+
+def list_urls(word: str, settings: Settings) -> UrlListing:
+    """List the objects below the folder of a URL or a glob.
+
+    Raises
+    ------
+    RemoteError
+        The folder cannot be listed.
     """
     lister: Lister = transport_for(word, settings)  # type: ignore[assignment]
     if scheme_of(word) == "hf":
@@ -307,9 +334,17 @@ def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[s
 
         word = hub_for(settings).pin_revision(word)
     folder, pattern = _split_pattern(word)
+    return UrlListing(word, folder, pattern, lister.list(folder))
+
+
+def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[str]:
+    """List the shards in a remote folder, below it, or that match a glob."""
+    word, folder, pattern, urls = list_urls(word, settings)
+    if pattern[-1:] in ([], ["**"]):
+        pattern.append("*")
     tally = Tally()
     others, found = [], []
-    for url in lister.list(folder):
+    for url in urls:
         parts = url.removeprefix(folder + "/").split("/")
         tally.count(url, is_hidden=any(part.startswith(".") for part in parts))
         if not url.endswith(SUFFIX) and not is_foreign_tar(parts[-1]):
@@ -330,15 +365,12 @@ def _list_folder_url(word: str, settings: Settings, left_out: LeftOut) -> list[s
 
 
 def _split_pattern(word: str) -> tuple[str, list[str]]:
-    """Return the fixed folder of a URL, and the parts of the pattern of its shards."""
+    """Return the fixed folder of a URL, and the parts of the pattern below it."""
     scheme, _, path = word.partition("://")
     parts = path.rstrip("/").split("/")
     is_magic = [has_magic(part) for part in parts]
     fixed = is_magic.index(True) if any(is_magic) else len(parts)
-    pattern = parts[fixed:]
-    if pattern[-1:] in ([], ["**"]):
-        pattern.append("*")
-    return f"{scheme}://{'/'.join(parts[:fixed])}", pattern
+    return f"{scheme}://{'/'.join(parts[:fixed])}", parts[fixed:]
 
 
 def _in_one_folder(shards: list[str]) -> list[str]:
@@ -349,6 +381,8 @@ def _in_one_folder(shards: list[str]) -> list[str]:
 def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
     """Return what a listing without the wanted shards has, and what to do."""
     if not shards:
+        for folders in tally.marked.values():
+            folders[:] = [each for each in folders if each != folder]
         return tally.advise(is_local=False)
     shown = ", ".join(redact(url) for url in sorted(shards, key=natural_key)[:3])
     return f"the folder has other ones: {shown}; `{redact(folder)}/**` takes all"
@@ -438,7 +472,7 @@ def list_shards(
                 else describe_local(shard.path)
             )
     paths = [shard.path for shard in shards]
-    _check_unique(paths, is_remote=not local)
+    check_unique(paths, is_remote=not local)
     left_out.warn(stacklevel=3)
     samples = [shard.samples for shard in shards if shard.samples is not None]
     complete = samples if len(samples) == len(paths) else None
@@ -487,9 +521,22 @@ def _list_existing(
     if os.path.isdir(path):
         yield from map(ListedShard, _list_folder(path, left_out))
     elif path.endswith(".json"):
+        _check_no_mark(path)
         yield from _read_wids(path, settings)
     else:
         yield ListedShard(path)
+
+
+def _check_no_mark(path: str) -> None:
+    """Raise FastshardError for a file that marks a dataset of a format."""
+    folder, name = os.path.split(path)
+    for each in formats():
+        if name == each.mark and each.marks(LocalFolder(folder or os.curdir)):
+            kind = each.title or each.name
+            raise FastshardError(
+                f"{path} is the index of the {kind} dataset {folder or os.curdir}: "
+                "open that directory"
+            )
 
 
 def _list_folder(folder: str, left_out: LeftOut) -> list[str]:
@@ -553,7 +600,7 @@ def _check_present(paths: list[str]) -> None:
         raise missing_error(missing, len(paths))
 
 
-def _check_unique(paths: list[str], *, is_remote: bool) -> None:
+def check_unique(paths: list[str], *, is_remote: bool) -> None:
     """Raise FastshardError for a file listed twice; a link counts as another file."""
     seen: set[str] = set()
     folders: dict[str, str] = {}

@@ -15,14 +15,19 @@ from time import monotonic
 from fastshard._util.globs import SUFFIX, has_magic, is_shard_name, natural_key
 from fastshard._util.hints import suggest_path
 from fastshard.errors import ShardNotFoundError
+from fastshard.formats.folder import LocalFolder
 from fastshard.formats.foreign import (
     HEAD,
     compression_of,
     describe_file,
     describe_head,
+    describe_mds,
+    is_mds_shard,
     is_tar_head,
     suffix_of,
 )
+from fastshard.formats.registry import Format, formats
+from fastshard.remote.urls import common_folder, is_url, redact
 
 __all__ = [
     "Tally",
@@ -37,10 +42,12 @@ MAX_ENTRIES = 100_000
 MAX_FOLDERS = 1000
 MAX_SECONDS = 1.0
 MAX_NAMES = 3  # in a message
+MAX_FOUND = 8  # datasets in a message
 MAX_SNIFFED = 4  # files whose first bytes are read
 
 MAKE_SHARDS = "make shards with fastshard.ShardWriter (docs: making shards)"
 INDEXES = (".fsi", ".idx", ".tar.idx", ".tar.index")
+MDS_INDEX = "index.json"
 MOSAICML = "a dataset of MosaicML Streaming"
 HUGGING_FACE = "a Hugging Face dataset"
 KINDS = {  # by suffix: what a directory with such files is, and how to read it
@@ -72,6 +79,8 @@ class Tally:
         Number of directories below the first that have files.
     is_flat : bool
         Whether the first has files.
+    marked : dict of Format to list of str
+        Directories, or URLs of folders, with the mark of a format.
     """
 
     def __init__(self) -> None:
@@ -81,6 +90,8 @@ class Tally:
         self.depth = 0
         self.is_flat = False
         self.hidden: list[str] = []  # tars
+        self.marked: dict[Format, list[str]] = {}
+        self._marks = {each.mark: each for each in formats() if each.mark}
         self._suffixes: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
 
@@ -93,10 +104,21 @@ class Tally:
                 self.hidden.append(path)
             return
         self.total += 1
+        if name in self._marks:
+            self._add_marked(self._marks[name], path)
+        if is_mds_shard(name):
+            suffix = ".mds"
         self._suffixes[suffix] += 1
         examples = self._examples.setdefault(suffix, [])
         if len(examples) < MAX_NAMES:
             examples.append(path)
+
+    def _add_marked(self, found: Format, path: str) -> None:
+        """Keep the directory of a file with the name of a mark, if it is one."""
+        folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
+        local = LocalFolder(folder or os.curdir)
+        if found.is_remote if is_url(path) else found.marks(local):
+            self.marked.setdefault(found, []).append(folder)
 
     def count(self, path: str, *, is_hidden: bool) -> None:
         """Count a file, one of the first `MAX_ENTRIES`."""
@@ -128,7 +150,7 @@ class Tally:
 
     def advise(self, is_local: bool = True) -> str:
         """Return what the files are, and what to do; no file is a shard."""
-        for advice in (self._advise_compressed, self._advise_kind):
+        for advice in (self.advise_marked, self._advise_compressed, self._advise_kind):
             text = advice()
             if text:
                 return text
@@ -147,11 +169,35 @@ class Tally:
             )
         return f"it has {self.describe()}: {MAKE_SHARDS}"
 
+    def advise_marked(self) -> str:
+        """Return which datasets of formats the directories below are, or ""."""
+        for found, folders in self.marked.items():
+            if not folders or (is_url(folders[0]) and not self._suffixes[".mds"]):
+                continue  # the name alone is a common one
+            folders = sorted(folders, key=natural_key)
+            parents = {os.path.dirname(folder) for folder in folders}
+            names = [redact(folder) for folder in folders[:MAX_FOUND]]
+            if len(parents) == 1:
+                names = list(map(os.path.basename, names))
+            shown = ", ".join(names) + ", ..." * (len(folders) > MAX_FOUND)
+            advice = f"it holds {found.title or found.name} datasets {shown}: open one"
+            if not found.joins:
+                return f"{advice} of them"
+            if len(parents) == 1:
+                pattern = os.path.join(redact(*parents), "*", "")
+            elif is_url(folders[0]):
+                above = common_folder([f"{folder}/" for folder in folders])
+                pattern = f"{redact(above)}/**"
+            else:
+                pattern = os.path.join(os.path.commonpath(folders), "**")
+            return f"{advice}, or all by {pattern!r}"
+        return ""
+
     def _advise_compressed(self) -> str:
         for suffix, count in self.counts():
             example = self.examples(suffix)[0]
             found = compression_of(example)
-            if found is not None:
+            if found is not None and suffix != ".mds":
                 return f"{count:,} {_name(suffix)}, {found.advise(example)}"
         return ""
 
@@ -256,7 +302,9 @@ def folder_error(folder: str) -> ShardNotFoundError:
     """Return the error for a directory without shards."""
     tally = _tally_folder(folder)
     below = [found for found in tally.folders if found != folder]
-    if below:
+    if tally.marked:
+        reason = f"{folder} has no shard ({SUFFIX}): {tally.advise_marked()}"
+    elif below:
         names = ", ".join(below[:MAX_NAMES]) + (
             ", ..." if len(below) > MAX_NAMES else ""
         )
@@ -324,10 +372,16 @@ def unmarked_error(root: str, kind: str, mark: str) -> ShardNotFoundError:
         return ShardNotFoundError(reason, root)
     tally = _tally_folder(root)
     advice = "read its tars with fastshard.open" if tally.folders else tally.advise()
+    for found, folders in tally.marked.items():
+        if root in folders:
+            advice = f"it is a {found.name} dataset"
     reason = f"no {kind} dataset in {root}, which has no {mark}: {advice}"
     return ShardNotFoundError(reason, root)
 
 
 def describe_local(path: str) -> str:
     """Return why a local file is not a shard, and what to do."""
+    if is_mds_shard(path):
+        folder = os.path.dirname(path) or os.curdir
+        return describe_mds(path, os.path.exists(os.path.join(folder, MDS_INDEX)))
     return describe_file(path, _read_head(path))

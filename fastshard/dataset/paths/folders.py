@@ -1,0 +1,272 @@
+"""Directories of formats other than tar shards in a source: one, or several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
+
+from fastshard._util.globs import (
+    SUFFIX,
+    expand_braces,
+    glob,
+    has_magic,
+    lexists,
+    matches_parts,
+    natural_key,
+)
+from fastshard.dataset.paths.listing import (
+    SEPARATOR,
+    Listing,
+    Location,
+    check_unique,
+    list_shards,
+    list_urls,
+)
+from fastshard.dataset.paths.not_found import (
+    glob_error,
+    missing_error,
+    unmarked_error,
+)
+from fastshard.errors import (
+    FastshardError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+)
+from fastshard.formats.folder import LocalFolder, RemoteFolder
+from fastshard.formats.registry import Format, find_format, formats
+from fastshard.remote.options import Settings, select_remote
+from fastshard.remote.urls import HTTP, Url, parse_path_or_url, redact, scheme_of
+
+__all__ = ["FormatFolders", "find_folders", "first_folder", "list_or_find"]
+
+HUB_PARTS = 3  # datasets/owner/name
+
+Folder: TypeAlias = LocalFolder | RemoteFolder
+
+
+class FormatFolders(NamedTuple):
+    """Datasets of a format, in the order of their source.
+
+    Attributes
+    ----------
+    format : Format
+    roots : list of str
+        Their directories, or URLs.
+    settings : Settings or None
+        How URLs are read.
+    """
+
+    format: Format
+    roots: list[str]
+    settings: Settings | None
+
+
+def find_folders(
+    location: Location,
+    options: Mapping[str, Any],
+    *,
+    deep: bool = False,
+    settings: Settings | None = None,
+) -> FormatFolders | None:
+    """Return the datasets of a format that a source names, or None for tars.
+
+    The first directory tells the format. Globs that end with a slash name directories;
+    others are searched if there is no tar.
+
+    Parameters
+    ----------
+    location : Location
+    options : Mapping
+        Keyword arguments of `fastshard.open`.
+    deep : bool
+        Search what takes a listing: ``**``, and globs of URLs.
+    settings : Settings, optional
+        How URLs are read; by default by `options`.
+
+    Raises
+    ------
+    ShardNotFoundError
+        A later directory is no dataset of the format.
+    """
+    settings = settings or _settings(location, options)
+    folders = _folders(location, options, settings, deep)
+    first = next(folders, None)
+    found = None if first is None else find_format(first, options)
+    if first is None or found is None:
+        return None
+    others = list(_check_all(found, folders, options))
+    roots = [first.path, *(folder.path for folder in others)]
+    if any(folder.is_remote != first.is_remote for folder in others):
+        raise FastshardError("expected only local or only remote directories, got both")
+    bare = [root.partition("?")[0].rstrip("/" + os.sep) for root in roots]
+    check_unique(bare, is_remote=first.is_remote)
+    return FormatFolders(found, roots, settings if first.is_remote else None)
+
+
+def list_or_find(
+    location: Location, options: Mapping[str, Any], settings: Settings | None
+) -> Listing | FormatFolders:
+    """List the tar shards of a source, or the datasets that its pattern matches.
+
+    Raises
+    ------
+    ShardNotFoundError
+        There are neither.
+    """
+    try:
+        return list_shards(location, remote=settings)
+    except ShardNotFoundError as error:
+        where = error.url if isinstance(error, RemoteShardNotFoundError) else error.path
+        found = None
+        if where is not None and has_magic(where):
+            with suppress(ShardNotFoundError):  # the first error is the better one
+                found = find_folders(location, options, deep=True, settings=settings)
+        if found is None:
+            raise
+        return found
+
+
+def first_folder(location: Location, options: Mapping[str, Any]) -> Folder | None:
+    """Return the first directory that a source is, or may be; None for files."""
+    settings = _settings(location, options)
+    return next(_folders(location, options, settings, deep=False), None)
+
+
+def _settings(location: Location, options: Mapping[str, Any]) -> Settings | None:
+    """Return how the URLs of a source are read; None if no format reads URLs."""
+    if not location.urls or not any(each.is_remote for each in formats()):
+        return None
+    return location.settings(select_remote(options))
+
+
+def _check_all(
+    found: Format, folders: Iterable[Folder], options: Mapping[str, Any]
+) -> Iterator[Folder]:
+    """Yield directories; raise ShardNotFoundError for a local one of another kind.
+
+    Opening the dataset reports a URL.
+    """
+    for folder in folders:
+        below = found.subfolder(options)
+        if isinstance(folder, LocalFolder):
+            if not lexists(folder.path):
+                raise missing_error([folder.path], 1)
+            if not found.marks(folder.below(below) if below else folder):
+                reason = found.explain_missing(folder, options)
+                if reason is not None:
+                    raise ShardNotFoundError(reason, os.path.join(folder.path, below))
+                raise unmarked_error(folder.path, found.title or found.name, found.mark)
+        yield folder
+
+
+def _folders(
+    location: Location,
+    options: Mapping[str, Any],
+    settings: Settings | None,
+    deep: bool,
+) -> Iterator[Folder]:
+    """Yield the directories of a source; nothing for one that begins with a file."""
+    is_first = True
+    if location.kind == "shards":
+        return
+    for part in location.parts:
+        if isinstance(part, Url):
+            if settings is None:
+                return
+            for url in _remote_folders(part, options, settings, deep):
+                if is_first and not _may_be_folder(url):
+                    return
+                is_first = False
+                yield RemoteFolder(url.text, settings)
+            continue
+        for path in _local_paths(part, options, deep):
+            if is_first and not os.path.isdir(path):
+                return
+            is_first = False
+            yield LocalFolder(path)
+        if is_first:
+            return
+
+
+def _local_paths(part: str, options: Mapping[str, Any], deep: bool) -> Iterator[str]:
+    """Yield the paths of a glob or a brace list, or a path itself."""
+    if part.endswith(SUFFIX):
+        yield part
+        return
+    words = [part]
+    if not lexists(part):
+        pieces = SEPARATOR.split(part) if "::" in part else [part]
+        paths = [p for p in map(parse_path_or_url, pieces) if not isinstance(p, Url)]
+        words = [w for p in paths for w in ([p] if lexists(p) else expand_braces(p))]
+    for word in words:
+        if lexists(word) or not has_magic(word):
+            yield word
+        elif os.path.basename(word.rstrip("/" + os.sep)) != "**":
+            yield from _match_paths(word)
+        elif deep:
+            marked = [f for f in glob(word) if find_format(LocalFolder(f), options)]
+            if not marked:
+                raise glob_error(word)
+            yield from marked
+
+
+def _match_paths(pattern: str) -> list[str]:
+    """Return the directories that a glob matches, or the first file that it may."""
+    found = glob(pattern)
+    if pattern[-1:] in ("/", os.sep):
+        found = list(filter(os.path.isdir, found))
+    if not found:
+        raise glob_error(pattern)
+    return next(([path] for path in found if not os.path.isdir(path)), found)
+
+
+def _remote_folders(
+    url: Url, options: Mapping[str, Any], settings: Settings, deep: bool
+) -> Iterator[Url]:
+    """Yield the folders that a glob of a URL matches, or the words of a brace list."""
+    is_file = url.base.endswith(SUFFIX)
+    for word in [url.base] if is_file else expand_braces(url.base):
+        if not (deep and has_magic(word)):
+            yield Url(word + url.query)
+            continue
+        found = _match_folders(word, options, settings)
+        if not found:
+            raise RemoteShardNotFoundError("no dataset matches", redact(word))
+        yield from map(Url, found)
+
+
+def _match_folders(
+    word: str, options: Mapping[str, Any], settings: Settings
+) -> list[str]:
+    """Return the folders that match a glob and have the mark of a format."""
+    if scheme_of(word) in HTTP:  # which lists no folders
+        return []
+    _, folder, pattern, urls = list_urls(word, settings)
+    marks = [
+        "/".join(filter(None, (each.subfolder(options), each.mark)))
+        for each in formats()
+        if each.is_remote and each.mark
+    ]
+    found = set()
+    for url in urls:
+        parts = url.removeprefix(folder + "/").split("/")
+        for mark in marks:
+            if matches_parts(parts, [*pattern, *mark.split("/")]):
+                found.add(url.removesuffix(f"/{mark}"))
+    return sorted(found, key=natural_key)
+
+
+def _may_be_folder(url: Url) -> bool:
+    """Return whether a URL may be of a folder; it names no files and is no pattern.
+
+    The hub's own listing reports a name of no dataset, and that it must not be asked.
+    """
+    path = url.base.partition("://")[2]
+    if url.scheme == "hf" and (
+        len(path.strip("/").split("/")) < HUB_PARTS or os.environ.get("HF_HUB_OFFLINE")
+    ):
+        return False
+    is_file = path.endswith((SUFFIX, ".json", ".fsi"))
+    return not is_file and not has_magic(url.base)
