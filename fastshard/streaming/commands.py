@@ -29,8 +29,10 @@ def open_shards(
     folders = None
     if not isinstance(root, str):
         root, folders = split_roots(root)
-    options = {"limit": None, "reading": ReadOptions(), "remote": remote}
-    return StreamSet(root, mode=mode, folders=folders, **options)
+    reading = ReadOptions()
+    return StreamSet(
+        root, mode=mode, limit=None, reading=reading, remote=remote, folders=folders
+    )
 
 
 def list_lines(shards: StreamSet, *, long: bool, as_json: bool) -> Iterator[str]:

@@ -82,7 +82,7 @@ def test_cmyk_is_bit_equal(wanted):
 def test_cmyk_without_pillow_or_by_simplejpeg_is_within_2(wanted, monkeypatch):
     view = encode(make_picture((93, 61), "CMYK"), "JPEG")
     expected = decode_by_pillow(view, wanted).astype(int)
-    pytest.importorskip("simplejpeg", reason="no simplejpeg for this Python")
+    pytest.importorskip("simplejpeg")
 
     by_name = reader(mode=wanted, decoder="simplejpeg").read(view)
     monkeypatch.setitem(image_decoders._libraries, "PIL.JpegImagePlugin", None)

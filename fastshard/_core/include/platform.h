@@ -75,8 +75,10 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 /* Map a file, at `at` if `flags` has MAP_FIXED; returns NULL on failure. Some file
  * systems (FUSE with direct_io) refuse shared mappings: a private one that is never
- * written to has the same pages, those of the page cache. Sets `flags` to those used. */
-static inline void *fs_map_file(int fd, void *at, size_t nbytes, int writable, int *flags)
+ * written to has the same pages, those of the page cache. Sets `flags` to those
+ * used. */
+static inline void *fs_map_file(
+    int fd, void *at, size_t nbytes, int writable, int *flags)
 {
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     void *base = mmap(at, nbytes, protection, *flags, fd, 0);

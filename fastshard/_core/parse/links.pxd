@@ -10,6 +10,8 @@ cdef struct links_t:               # links of an archive, in its order
 cdef bint links_add(
     links_t *links, size_t before, uint64_t header, int kind, span_t name, span_t target
 ) noexcept nogil
-cdef bint links_append(links_t *links, const links_t *more, size_t before) noexcept nogil
+cdef bint links_append(
+    links_t *links, const links_t *more, size_t before
+) noexcept nogil
 cdef void links_free(links_t *links) noexcept nogil
 cdef bint links_resolve(links_t *links, columns_t *members) noexcept nogil

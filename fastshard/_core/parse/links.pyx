@@ -3,8 +3,8 @@
 A link has no bytes. Its target is a member of the archive, or another link. Names are
 compared as `os.path.normpath` writes them; the target of a symbolic link is relative to
 the link's folder. Of equal names a hard link leads to the last one before it, or else
-to the last one of the archive; a symbolic link to the last one of the archive: `tarfile`
-reads both so, but for a hard link to a later member, which it refuses.
+to the last one of the archive; a symbolic link to the last one of the archive:
+`tarfile` reads both so, but for a hard link to a later member, which it refuses.
 
 A link that leads to a member is a member itself: it has its own name, the extent of
 that member, and its own place in the order of the archive. One to its own name adds
@@ -43,7 +43,7 @@ cdef struct resolver_t:
     columns_t *members
     links_t *links
     size_t count                   # entries: members and links, in archive order
-    columns_t paths                # normalised name of each entry; offset: as `place_of`
+    columns_t paths                # normalised names of entries; offsets: `place_of`
     link_t *followed               # one for each link
     slots_t by_path                # entries by `paths`; of equal ones the last
     path_t path                    # of the name or target at hand
@@ -58,7 +58,9 @@ cdef bint links_add(
     )
 
 
-cdef bint links_append(links_t *links, const links_t *more, size_t before) noexcept nogil:
+cdef bint links_append(
+    links_t *links, const links_t *more, size_t before
+) noexcept nogil:
     """Append the links of a part of the archive that `before` members precede."""
     cdef size_t i
     for i in range(more.names.count):

@@ -519,7 +519,8 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil:
             records[i].offset = columns.offsets[i]
             records[i].position = i
         ordered = sort_records(records, spare, count)
-        moved = is_archive_order(ordered, columns.sizes, count) or reorder(columns, ordered)
+        moved = is_archive_order(ordered, columns.sizes, count)
+        moved = moved or reorder(columns, ordered)
     free(records)
     free(spare)
     return moved

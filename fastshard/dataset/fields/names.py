@@ -57,16 +57,20 @@ class FieldNames(NamedTuple):
         """
         for field in fields:
             alternatives = split_name(field)
-            if self._is_hidden(alternatives):
-                raise missing_from("the selected fields,", alternatives, self.selected)
+            hidden = self._find_hidden(alternatives)
+            if hidden is not None:
+                raise hidden
             known = self.shards.known_fields()
             stored = stored_names(alternatives, self.choices)
             if known is not None and not {*stored} & {*known}:
                 raise self._missing(alternatives, known)
         return parse_names(fields, self.choices)
 
-    def _is_hidden(self, names: tuple[str, ...]) -> bool:
-        return self.selected is not None and not {*names} & {*self.selected}
+    def _find_hidden(self, names: tuple[str, ...]) -> FieldNotFoundError | None:
+        """Return the error of names of which none is selected."""
+        if self.selected is None or {*names} & {*self.selected}:
+            return None
+        return missing_from("the selected fields,", names, self.selected)
 
     def _missing(
         self, names: tuple[str, ...], fields: Iterable[str]
@@ -77,8 +81,9 @@ class FieldNames(NamedTuple):
     def find_absence(self, name: str) -> FieldNotFoundError | None:
         """Return the error of a field that no sample of the first shards has."""
         names = split_name(name)
-        if self._is_hidden(names):
-            return missing_from("the selected fields,", names, self.selected)
+        hidden = self._find_hidden(names)
+        if hidden is not None:
+            return hidden
         if any(map(self.shards.has_field, stored_names(names, self.choices))):
             return None
         return missing_from("the first shards, which have", names, self.all())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fastshard.typed.atmosphere.at_uri import AtUri
-from fastshard.typed.index.entry import IndexEntry
 
 if TYPE_CHECKING:
     from fastshard.typed.atmosphere.client import Atmosphere
@@ -15,6 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["ATMOSPHERE", "Query", "SearchResult", "SearchResults", "merge"]
 
 ATMOSPHERE = "atmosphere"  # the source of results of the network
+
+
+class FoundEntry(Protocol):
+    """The attributes of an entry that a search compares."""
+
+    @property
+    def cid(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def schema_ref(self) -> str: ...
+    @property
+    def metadata(self) -> dict[str, Any] | None: ...
 
 
 @dataclass
@@ -108,7 +120,7 @@ class Query(NamedTuple):
     schema_ref: str | None = None
 
     def search(
-        self, entries: Iterable[IndexEntry], source: str
+        self, entries: Iterable[FoundEntry], source: str
     ) -> Iterator[SearchResult]:
         """Yield the results among entries.
 
@@ -129,7 +141,7 @@ class Query(NamedTuple):
                 yield found
 
 
-def result_of(entry: IndexEntry, source: str) -> SearchResult:
+def result_of(entry: FoundEntry, source: str) -> SearchResult:
     """Return an entry as a result; metadata of other types are passed over."""
     metadata = entry.metadata or {}
     description, tags = metadata.get("description"), metadata.get("tags")

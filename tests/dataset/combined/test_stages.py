@@ -74,7 +74,9 @@ def test_samples_that_lack_a_field_are_left_out_of_the_order(tmp_path):
         ] == [sample.key for sample in whole[5:] if "json" in sample]
         keys = chosen.batches(4)
         assert [key for batch in keys for key in batch["__key__"]] == kept
-        with pytest.raises(FieldNotFoundError, match=r"'jsn' in the dataset.*mean 'json'"):
+        with pytest.raises(
+            FieldNotFoundError, match=r"'jsn' in the dataset.*mean 'json'"
+        ):
             whole.select_fields("jsn", missing="skip")
         with pytest.raises(ValueError, match="missing must be"):
             whole.select_fields("json", missing="drop")
