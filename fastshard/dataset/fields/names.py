@@ -67,7 +67,7 @@ class FieldNames(NamedTuple):
         return parse_names(fields, self.choices)
 
     def _find_hidden(self, names: tuple[str, ...]) -> FieldNotFoundError | None:
-        """Return the error of names of which none is selected."""
+        """Return the error of alternatives that are not selected."""
         if self.selected is None or {*names} & {*self.selected}:
             return None
         return missing_from("the selected fields,", names, self.selected)
