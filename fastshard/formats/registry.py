@@ -200,6 +200,12 @@ class Format:
         ------
         FastshardError
             Always, by default: datasets of the format are opened one by one.
+
+        Examples
+        --------
+        >>> from fastshard.formats import formats
+        >>> [each.name for each in formats() if each.joins]
+        ['streaming']
         """
         shown = ", ".join(repr(redact(root)) for root in roots[:2])
         raise FastshardError(
