@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, assert_type
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
@@ -30,3 +31,7 @@ with ShardedDatasetReader("columnar/") as reader:
 it = iter(ds)
 assert_type(it.state_dict(), dict[str, Any])
 batches: Iterator[Any] = iter(DataLoader(ds, collate_fn=fastshard.collate))
+# Packages and adapters are attributes after `import fastshard` alone.
+assert_type(fastshard.adapters.torch.to_tensor(np.zeros(3)), Tensor)
+assert_type(fastshard.typed.DictSample(x=1).keys(), list[str])
+assert_type(fastshard.streaming.merge_index("mds/"), str)

@@ -108,7 +108,7 @@ written = [DatasetEntry("thread", "ref", ["first.tar"])]
 provider.store_entry(written[0])  # imports libraries: no fork may happen meanwhile
 
 def write():
-    while not stopped.is_set():
+    while not stopped.wait(0.001):  # the children get the lock in between
         entry = DatasetEntry("thread", "ref", [f"{len(written)}.tar"])
         provider.store_entry(entry)
         written.append(entry)
