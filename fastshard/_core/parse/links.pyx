@@ -1,9 +1,9 @@
 """Links of a tar: hard and symbolic ones become members where their targets are.
 
 A link has no bytes. Its target is a member of the archive, or another link. Names are
-compared as `os.path.normpath` writes them; the target of a symbolic link is relative to
-the link's folder. Of equal names a hard link leads to the last one before it, or else
-to the last one of the archive; a symbolic link to the last one of the archive:
+compared as `os.path.normpath` writes them; the target of a symbolic link is relative
+to the link's folder. Of equal names a hard link leads to the last one before it, or
+else to the last one of the archive; a symbolic link to the last one of the archive:
 `tarfile` reads both so, but for a hard link to a later member, which it refuses.
 
 A link that leads to a member is a member itself: it has its own name, the extent of
@@ -43,7 +43,8 @@ cdef struct resolver_t:
     columns_t *members
     links_t *links
     size_t count                   # entries: members and links, in archive order
-    columns_t paths                # normalised names of entries; offsets: `place_of`
+    columns_t paths                # normalised name of each entry; offset: a member, or
+                                   # a link + the number of members
     link_t *followed               # one for each link
     slots_t by_path                # entries by `paths`; of equal ones the last
     path_t path                    # of the name or target at hand
