@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from urllib.parse import quote
 
-from fastshard._util.writing.sqlite import is_unshared
+from fastshard._util.processes.sqlite import is_unshared
 from fastshard.errors import FormatError
 
 __all__ = [

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from fastshard._core.table.row_identity import identify_row
-from fastshard._util.writing.sqlite import open_with_wal
+from fastshard._util.processes.sqlite import open_with_wal
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     SIDE_SUFFIXES,

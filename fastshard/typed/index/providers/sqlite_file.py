@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from fastshard._util.writing.sqlite import is_unshared, open_with_wal
+from fastshard._util.processes.sqlite import is_unshared, open_with_wal
 from fastshard.errors import FormatError
 
 __all__ = [
