@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 
 from fastshard._core.dataset.npy import MemberBuffer
+from fastshard._util.processes.descriptors import kept_limit
 from fastshard.columnar.layout.values import encode_array, encode_object, encode_row
 from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
 
@@ -51,6 +52,8 @@ def new_buffer(*, allow_pickle: bool, packs: bool = False) -> MemberBuffer:
 class AppendFile:
     """Shard file with a buffer of the members to append.
 
+    Each field has one. If few descriptors are left, it is opened for each write.
+
     Parameters
     ----------
     path : str
@@ -82,6 +85,8 @@ class AppendFile:
                 os.unlink(path)
             flags |= os.O_CREAT | os.O_EXCL
         self.fd = os.open(path, flags, 0o666)
+        self._is_parked = False
+        self._park()
         buffer.begin(start)
 
     def write(self) -> None:
@@ -92,6 +97,7 @@ class AppendFile:
         with memoryview(buffer) as data:
             self._write_at(data, buffer.start)
         buffer.begin(end)
+        self._park()
 
     def complete(self) -> None:
         """Write the buffered members and the end of the archive.
@@ -100,29 +106,54 @@ class AppendFile:
         """
         self.write()
         self._write_at(memoryview(END), self.buffer.end)
+        self._park()
+
+    def sync(self) -> None:
+        """Return when the file's bytes are on disk; at once if it is closed."""
+        if self._is_parked:
+            sync_path(self.path)
+        elif self.fd >= 0:
+            sync_file(self.fd)
 
     def close(self) -> None:
         """Close the file; remove it if it has no member. May be called twice."""
         fd, self.fd = self.fd, -1
+        was_parked, self._is_parked = self._is_parked, False
         if fd >= 0:
             os.close(fd)
-            if self.buffer.end == 0:
-                os.unlink(self.path)
+        if (fd >= 0 or was_parked) and self.buffer.end == 0:
+            os.unlink(self.path)
 
     def close_as_is(self) -> None:
         """Close the file, ignoring errors, and leave its content as it is."""
         fd, self.fd = self.fd, -1
+        self._is_parked = False
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
 
     def discard(self, nbytes: int) -> None:
         """Cut the file to `nbytes` and close it; see `cut_file`."""
+        with suppress(OSError):
+            self._unpark()
         fd, self.fd = self.fd, -1
         if fd >= 0:
             cut_file(fd, self.path, nbytes)
 
+    def _park(self) -> None:
+        """Close the descriptor until the next use if few are left."""
+        if self.fd >= kept_limit():
+            fd, self.fd = self.fd, -1
+            self._is_parked = True
+            os.close(fd)
+
+    def _unpark(self) -> None:
+        if self._is_parked:
+            self.fd = os.open(self.path, OPEN_FLAGS)
+            self._is_parked = False
+
     def _write_at(self, data: memoryview, offset: int) -> None:
+        self._unpark()
         try:
             write_at(self.fd, data, offset)
         except OSError as error:
@@ -208,8 +239,7 @@ class SyncQueue:
             except IndexError:
                 return
             try:
-                if file.fd >= 0:
-                    sync_file(file.fd)
+                file.sync()
             except OSError as error:
                 self._error = OSError(error.errno, error.strerror, file.path)
             if self._unsynced.get(file):

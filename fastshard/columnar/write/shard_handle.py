@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard._util.writing.unclosed import Loss, report_dropped, report_ended, watch
 from fastshard.columnar.layout.schema import MAX_SHARD, check_sample_id
-from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer, sync_file
+from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import savepoint
 from fastshard.columnar.write.replace import ShardReplacement, temporary_name
@@ -206,7 +206,7 @@ class ShardHandle:
             self._check_open()
             try:
                 self._file.complete()
-                sync_file(self._file.fd)
+                self._file.sync()
             except BaseException:
                 self.discard()
                 raise

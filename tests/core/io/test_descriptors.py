@@ -167,6 +167,30 @@ def test_datasets_of_other_formats_leave_descriptors(tmp_path):
     assert run_script(tmp_path, START + FORMATS, 256, tmp_path) == "done\n"
 
 
+WIDE = """
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+names = [f"f{i:03}" for i in range(300)]
+for start in (0, 3):
+    with ShardedDatasetWriter(f"{root}/wide", samples_per_shard=4) as writer:
+        writer.add_fields(names)
+        for k in range(start, start + 3):
+            writer.add_sample({name: np.full(3, k) for name in names}, f"s{k}")
+        assert free() >= 64, free()
+for mode in ("pread", "mmap"):
+    with ShardedDatasetReader(f"{root}/wide", mode=mode) as reader:
+        for k in range(6):
+            arrays, _ = reader.get_sample(f"s{k}")
+            assert all((arrays[name] == k).all() for name in names)
+        assert free() >= 64, free()
+print("done")
+"""
+
+
+@not_sanitized
+def test_a_columnar_dataset_of_many_fields_leaves_descriptors(tmp_path):
+    assert run_script(tmp_path, START + WIDE, 256, tmp_path) == "done\n"
+
+
 CACHED = """
 url, cache = sys.argv[3], sys.argv[4]
 local = fastshard.open(root, index="none", mode="pread")
