@@ -211,7 +211,9 @@ def open(  # noqa: A001
     tar_options = {"index": index, "key": key, "lower": lower, "check_size": check_size}
     tar_options |= {"packed": packed}
     location = parse_source(source)
-    settings: Settings | None = location.settings(select_remote(remote))
+    settings: Settings | None = None
+    if not location.is_local:
+        settings = location.settings(select_remote(remote))
     listing: Listing | FormatFolders | None = find_folders(location, remote)
     if listing is None:
         _check_tar_options(location, remote)

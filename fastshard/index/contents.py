@@ -157,7 +157,8 @@ class Contents:
     @property
     def unread_links(self) -> int:
         """Number of links that lead to no member; 0 if the index does not tell."""
-        return sum((self.skipped or {}).get(kind, 0) for kind in LINKS)
+        skipped = self.skipped
+        return sum(skipped.get(kind, 0) for kind in LINKS) if skipped else 0
 
     def describe_unread(self) -> str:
         """Return a sentence about links and zeros that are not read; empty: none."""

@@ -335,6 +335,8 @@ def check_local(options: Mapping[str, Any], *, caches: bool = True) -> None:
     ValueError
         An option does nothing for local files.
     """
+    if not options:
+        return
     check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
     taken = FOR_COPIES if caches and options.get("cache_dir") else frozenset()
     for name, value in options.items():

@@ -111,7 +111,7 @@ class Location(NamedTuple):
     def is_local(self) -> bool:
         """True if all shards are local files; a wids index may list URLs."""
         return not any(
-            isinstance(part, Url) or "://" in part or part.endswith(".json")
+            isinstance(part, Url) or "://" in part or "json" in part
             for part in self.parts
         )
 
@@ -441,7 +441,9 @@ def list_shards(
     location = parse_source(source)
     if "" in location.parts:
         raise ShardNotFoundError("a source must not be, or have, an empty path")
-    settings = remote or location.settings({})
+    settings = remote
+    if settings is None and not location.is_local:
+        settings = location.settings({})
     left_out = LeftOut()
     if location.kind == "folder":
         found = _list_folder(str(location.parts[0]), left_out)
@@ -487,10 +489,11 @@ def _name_shard(part: str | Url) -> ListedShard:
 
 
 def _resolve(
-    part: str | Url, settings: Settings, left_out: LeftOut
+    part: str | Url, settings: Settings | None, left_out: LeftOut
 ) -> Iterator[ListedShard]:
-    """List the shards of one part of a source."""
+    """List the shards of one part of a source; `settings` are None if it is local."""
     if isinstance(part, Url):
+        assert settings is not None
         yield from list_remote(part, settings, left_out)
         return
     if lexists(part):
@@ -515,12 +518,13 @@ def _resolve(
 
 
 def _list_existing(
-    path: str, settings: Settings, left_out: LeftOut
+    path: str, settings: Settings | None, left_out: LeftOut
 ) -> Iterator[ListedShard]:
     """List the shards of a path that exists."""
     if os.path.isdir(path):
         yield from map(ListedShard, _list_folder(path, left_out))
     elif path.endswith(".json"):
+        assert settings is not None
         _check_no_mark(path)
         yield from _read_wids(path, settings)
     else:
