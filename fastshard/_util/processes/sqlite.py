@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TypeVar
 
 __all__ = ["is_unshared", "open_with_wal"]
@@ -23,7 +23,10 @@ def is_unshared(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in UNSHARED
 
 
-def open_with_wal(connect: Callable[..., Opened]) -> tuple[Opened, str]:
+def open_with_wal(
+    connect: Callable[..., Opened],
+    lock: Callable[[Opened], AbstractContextManager[object]] = nullcontext,
+) -> tuple[Opened, str]:
     """Open a database to write it, with a WAL where memory can be shared.
 
     Elsewhere a WAL that was written on another file system is stored first, by its one
@@ -33,6 +36,8 @@ def open_with_wal(connect: Callable[..., Opened]) -> tuple[Opened, str]:
     ----------
     connect : callable
         ``connect(*settings)`` opens it, with settings made before the file is read.
+    lock : callable
+        Returns what is held while a connection is used; by default nothing.
 
     Returns
     -------
@@ -41,14 +46,15 @@ def open_with_wal(connect: Callable[..., Opened]) -> tuple[Opened, str]:
     """
     connection = connect()
     try:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        with lock(connection):
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except BaseException as error:
         connection.close()
         if not is_unshared(error):
             raise
     else:
         return connection, str(mode)
-    with closing(connect("locking_mode = EXCLUSIVE")) as only:
+    with closing(connect("locking_mode = EXCLUSIVE")) as only, lock(only):
         only.execute("PRAGMA journal_mode = DELETE").fetchone()
     return connect(), "delete"

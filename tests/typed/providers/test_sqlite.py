@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from contextlib import closing, contextmanager, suppress
@@ -543,8 +544,29 @@ def test_connections_are_held_for_a_fork_while_a_thread_opens_one(path, monkeypa
             return super().__iter__()
 
     monkeypatch.setattr(sqlite_file, "_connections", Growing([connection]))
-    assert sqlite_file.hold_for_fork() == [connection]
-    connection.lock.release()
+    opening, lock = sqlite_file.hold_for_fork()
+    assert lock is connection.lock
+    lock.release()
+    opening.release()
+
+
+def test_no_connection_is_opened_or_closed_during_a_fork(path):
+    store(path)
+    provider = SqliteProvider(path)
+    assert list(provider.iter_entries())
+    (connection,) = provider._idle
+    held = sqlite_file.hold_for_fork()
+    calls = [connection.close, lambda: list(SqliteProvider(path).iter_entries())]
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    for lock in held:
+        lock.release()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_process_without_descriptors_says_so(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from fastshard.typed.index.providers.sqlite_file import (
     connect_writer,
     hold_for_fork,
     is_stale,
+    take_inherited,
     translate_error,
 )
 
@@ -208,7 +210,7 @@ def _open_provider(path: str, shown: str, timeout: float) -> SqliteProvider:
 
 _providers: WeakSet[SqliteProvider] = WeakSet()
 _inherited: list[IndexConnection] = []  # the parent's; never used nor closed
-_held: list[IndexConnection] = []
+_held: list[threading.Lock] = []
 
 
 def _before_fork() -> None:
@@ -217,11 +219,11 @@ def _before_fork() -> None:
 
 def _after_fork_in_parent() -> None:
     while _held:
-        _held.pop().lock.release()
+        _held.pop().release()
 
 
 def _after_fork_in_child() -> None:
-    _inherited.extend(_held)
+    _inherited.extend(take_inherited())
     _held.clear()
     for provider in list(_providers):
         provider._after_fork()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -24,6 +24,7 @@ __all__ = [
     "connect_writer",
     "hold_for_fork",
     "is_stale",
+    "take_inherited",
     "translate_error",
 ]
 
@@ -80,7 +81,7 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 STEPS = 1000  # of SQLite's machine between two looks at the clock
-FORK_SECONDS = 1.0  # to wait for calls of other threads before a fork
+FORK_SECONDS = 10.0  # to wait for calls of other threads before a fork
 # The message about a damaged file may not decode.
 ERRORS = (sqlite3.Error, UnicodeDecodeError)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -99,7 +100,8 @@ class IndexConnection(sqlite3.Connection):
     Attributes
     ----------
     lock : threading.Lock
-        Held during a call, so that a fork does not happen within SQLite.
+        Held while SQLite is called: a child that is forked meanwhile could never
+        call it, for it has locks of the library that no thread will release.
     path : str
     identity : tuple of int
         Device and inode of the file.
@@ -119,15 +121,24 @@ class IndexConnection(sqlite3.Connection):
     frozen: Signature | None = None
     limit: CallLimit
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.lock = threading.Lock()  # first: a connection that fails is closed, too
+        super().__init__(*args, **options)
+
     def begin_call(self, timeout: float) -> None:
         """Limit the time of the statements that follow."""
         self.limit.at, self.limit.error = time.monotonic() + timeout, None
 
     def end_call(self) -> None:
         """Roll back a transaction that a call has left."""
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error), self.lock:
             if self.in_transaction:
                 self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection, not during a fork."""
+        with self.lock:
+            super().close()
 
     def __del__(self) -> None:
         """Close silently: from Python 3.13 on an open connection warns when freed."""
@@ -170,6 +181,7 @@ class CallLimit:
 
 
 _connections: WeakSet[IndexConnection] = WeakSet()
+_opening = threading.Lock()  # held while a connection is made
 
 
 def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
@@ -196,7 +208,8 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
     if not _exists(path, shown):
         connection = _open(":memory:", timeout)
         connection.is_temporary = True
-        _add_missing(connection, "TABLE", dict(TABLES))
+        with connection.lock:
+            _add_missing(connection, "TABLE", dict(TABLES))
         return connection
     try:
         return _open_reader(path, shown, timeout, "mode=rw")
@@ -245,9 +258,10 @@ def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         connect = partial(_open, f"{_file_uri(path)}?mode=rwc", timeout)
-        connection, _ = _retry(lambda: open_with_wal(connect), timeout)
-        if _missing(connection, shown):
-            _make_tables(connection, shown)
+        connection, _ = _retry(lambda: open_with_wal(connect, _lock_of), timeout)
+        with connection.lock:
+            if _missing(connection, shown):
+                _make_tables(connection, shown)
     except ERRORS as error:
         raise translate_error(error, shown) from None
     _identify(connection, path)
@@ -298,20 +312,31 @@ def translate_error(error: Exception, path: str) -> Exception:
     return FormatError(f"not an index of datasets: {error}", path, 0)
 
 
-def hold_for_fork() -> list[IndexConnection]:
-    """Wait for the calls of other threads, for at most a second; hold connections.
+def hold_for_fork() -> list[threading.Lock]:
+    """Wait for the calls of other threads, at most `FORK_SECONDS`; hold their locks.
 
     Returns
     -------
-    list of IndexConnection
-        Their locks are to be released after the fork.
+    list of Lock
+        To be released after the fork.
     """
     deadline = time.monotonic() + FORK_SECONDS
-    return [
-        connection
-        for connection in _open_connections()
-        if connection.lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
-    ]
+
+    def hold(lock: threading.Lock) -> bool:
+        return lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+
+    held = [lock for lock in (_opening,) if hold(lock)]  # before the list is taken
+    return held + [c.lock for c in _open_connections() if hold(c.lock)]
+
+
+def take_inherited() -> list[IndexConnection]:
+    """Renew all locks in a forked child; return the parent's connections."""
+    global _opening
+    _opening = threading.Lock()
+    found = _open_connections()
+    for connection in found:
+        connection.lock = threading.Lock()
+    return found
 
 
 def _open_connections() -> list[IndexConnection]:
@@ -326,37 +351,42 @@ def _open_reader(
 ) -> IndexConnection:
     exclusive = ("locking_mode = EXCLUSIVE",) if "unix-none" in options else ()
     connection = _open(f"{_file_uri(path)}?{options}", timeout, *exclusive)
-    missing = _missing(connection, shown)
-    if missing:
-        connection.is_temporary = True
-        _add_missing(connection, "TEMP TABLE", missing)
+    with connection.lock:
+        if missing := _missing(connection, shown):
+            connection.is_temporary = True
+            _add_missing(connection, "TEMP TABLE", missing)
     _identify(connection, path)
     return connection
 
 
 def _open(uri: str, timeout: float, *first: str) -> IndexConnection:
     """Open a connection; `first` are settings before the file is looked at."""
-    connection = sqlite3.connect(
-        uri,
-        timeout=timeout,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=IndexConnection,
-        uri=True,
-    )
-    connection.lock = threading.Lock()
+    with _opening:
+        connection = sqlite3.connect(
+            uri,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=IndexConnection,
+            uri=True,
+        )
+        _connections.add(connection)
     connection.limit = CallLimit(time.monotonic() + timeout)
     watch = connection.limit.watch()
     next(watch)
     connection.set_progress_handler(partial(next, watch), STEPS)
     # Bytes that are no UTF-8 come as surrogates, which `Row.text` refuses by name.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
-    for category, limit in LIMITS.items():
-        connection.setlimit(category, limit)
-    for setting in (*first, *SETTINGS):
-        connection.execute(f"PRAGMA {setting}")
-    _connections.add(connection)
+    with connection.lock:
+        for category, limit in LIMITS.items():
+            connection.setlimit(category, limit)
+        for setting in (*first, *SETTINGS):
+            connection.execute(f"PRAGMA {setting}")
     return connection
+
+
+def _lock_of(connection: IndexConnection) -> threading.Lock:
+    return connection.lock
 
 
 def _retry(call: Callable[[], T], timeout: float) -> T:
