@@ -38,10 +38,6 @@ class IndexEntry(Protocol):
         """The reference of the schema."""
 
     @property
-    def cid(self) -> str:
-        """The content identifier."""
-
-    @property
     def data_urls(self) -> list[str]:
         """Paths or URLs of the shards."""
 

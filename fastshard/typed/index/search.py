@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,16 +17,23 @@ ATMOSPHERE = "atmosphere"  # the source of results of the network
 
 
 class FoundEntry(Protocol):
-    """The attributes of an entry that a search compares."""
+    """An entry as a search sees it."""
 
     @property
-    def cid(self) -> str: ...
+    def name(self) -> str:
+        """The name."""
+
     @property
-    def name(self) -> str: ...
+    def cid(self) -> str:
+        """The content identifier."""
+
     @property
-    def schema_ref(self) -> str: ...
+    def schema_ref(self) -> str:
+        """The reference of the schema."""
+
     @property
-    def metadata(self) -> dict[str, Any] | None: ...
+    def metadata(self) -> Mapping[str, Any] | None:
+        """May have "tags" and "description"."""
 
 
 @dataclass
