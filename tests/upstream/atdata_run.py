@@ -22,8 +22,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from atdata_lists import NOT_RUN
-
 HERE = Path(__file__).resolve().parent
 
 
@@ -31,11 +29,10 @@ def files_of(tests: Path) -> dict[str, Path]:
     """Return the test files of a release by name: ``lens``, ``integration/s3_live``."""
     # Tests of servers come last: those with mocks of S3 empty the server.
     found = sorted(tests.rglob("test_*.py"), key=lambda path: (len(path.parts), path))
+    names = [p.with_name(p.stem.removeprefix("test_")) for p in found]
     return {
-        path.relative_to(tests).with_name(path.stem.removeprefix("test_")).as_posix(): (
-            path
-        )
-        for path in found
+        name.relative_to(tests).as_posix(): path
+        for name, path in zip(names, found, strict=True)
     }
 
 
@@ -44,6 +41,8 @@ def choose(tests: Path, wanted: str) -> list[str]:
 
     Without names: all but those of `atdata_lists.NOT_RUN`.
     """
+    from atdata_lists import NOT_RUN
+
     files = files_of(tests)
     left_out = {name for name, path in files.items() if path.name in NOT_RUN}
     if not wanted:
@@ -62,10 +61,11 @@ def main(folder: str, *arguments: str) -> int:
     wanted = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     options = arguments[bool(wanted) :]
     tests = Path(folder).resolve()
-    paths = choose(tests, wanted)
     search = dict.fromkeys([str(HERE), *filter(None, sys.path)])
     sys.path += [str(HERE), str(HERE.parent)]  # for `support`; HERE: with -P too
     from atdata_servers import serve
+
+    paths = choose(tests, wanted)
 
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(

@@ -52,7 +52,7 @@ def test_a_run_without_a_summary_is_an_error(load, tmp_path):
 @pytest.fixture
 def release(load, tmp_path):
     """Return a folder of tests with the files of the list, and one more."""
-    for name in (*load("atdata_run").NOT_RUN, "integration/test_b.py", "test_a.py"):
+    for name in (*load("atdata_lists").NOT_RUN, "integration/test_b.py", "test_a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
@@ -62,7 +62,9 @@ def test_every_file_of_a_release_is_run_or_listed(load, release, capsys):
     runner = load("atdata_run")
     paths = [release / "test_a.py", release / "integration/test_b.py"]
     assert runner.choose(release, "") == list(map(str, paths))
-    assert capsys.readouterr().out.count(": not run: ") == len(runner.NOT_RUN)
+    assert capsys.readouterr().out.count(": not run: ") == len(
+        load("atdata_lists").NOT_RUN
+    )
 
 
 def test_a_file_that_a_release_lacks_ends_a_run(load, release):
