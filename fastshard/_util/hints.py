@@ -150,7 +150,6 @@ METHODS = {
     "xdecode": "decode(*fields)",
     "split_by_worker": "torch's DataLoader, whose workers share the samples",
     "unbatched": "iter(ds)",
-    "load_state_dict": "ds.iter(state=state)",
     **dict.fromkeys(("save_to_disk", "push_to_hub"), "fastshard.ShardWriter"),
     "select": "ds[positions], or filter(fn)",
     "skip": "ds[n:]",

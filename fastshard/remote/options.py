@@ -263,15 +263,15 @@ class Settings:
         return Settings, (self.options, self.origins), state
 
 
-def _check_pickles(name: str, function: object) -> None:
-    """Raise an error if an option's function does not pickle.
+def _check_pickles(name: str, value: Any) -> None:
+    """Raise an error if the function of an option does not pickle.
 
     Other picklers, which may pickle it, are left to try.
     """
-    if not callable(function) or not sys.modules.keys().isdisjoint(PICKLERS):
+    if not callable(value) or not sys.modules.keys().isdisjoint(PICKLERS):
         return
     try:
-        pickle.dumps(function)
+        pickle.dumps(value)
     except Exception as error:
         raise FastshardError(
             f"{name}= does not pickle, for worker processes ({type(error).__name__}): "

@@ -66,7 +66,7 @@ def test_indexes_among_shards_are_left_out(shard_path, command, tmp_path):
 
 def test_ls_continues_after_a_broken_shard(shard_path, members, tmp_path):
     bad = tmp_path / "bad.tar"
-    bad.write_bytes(b"x" * 1000)
+    bad.write_bytes(b"\xee" * 1000)
     done = run("ls", bad, shard_path, tmp_path / "absent.tar")
     assert done.returncode == 1
     assert lines(done) == [f"{shard_path}:{name}" for name in members]

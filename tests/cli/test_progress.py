@@ -131,7 +131,7 @@ def test_no_bar_shows_before_a_second(work):
 
 
 def test_an_error_is_on_a_line_of_its_own(work):
-    (work / "data/t-1.tar").write_bytes(b"x" * 2048)
+    (work / "data/t-1.tar").write_bytes(b"\xee" * 2048)
     for command in ("ls", "stat", "verify"):
         status, text = run_in_terminal([*IMPATIENT, command, "data"], EACH_UPDATE)
         assert status == 1

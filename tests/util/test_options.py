@@ -324,7 +324,6 @@ def test_writers_take_the_names_of_webdataset(tmp_path):
         ("num_rows", r"; use len\(ds\)"),
         ("with_length", r"; use len\(ds\)"),
         ("split_by_worker", "; use torch's DataLoader, whose workers share"),
-        ("load_state_dict", r"; use ds.iter\(state=state\)"),
         ("quux", "$"),
     ],
 )

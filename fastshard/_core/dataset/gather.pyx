@@ -313,7 +313,9 @@ cdef class Pieces:
             piece = &self.at[i]
             if piece.base != NULL or piece.fd >= 0 or piece.done == piece.size:
                 continue
-            file = (<RemoteSource?> self.sources[piece.owner]).file
+            if not isinstance(self.sources[piece.owner], RemoteSource):
+                continue           # a local piece that could not be read
+            file = (<RemoteSource> self.sources[piece.owner]).file
             if piece.to != NULL:
                 to = PyMemoryView_FromMemory(<char *> piece.to, piece.size, PyBUF_WRITE)
                 wants.append((file, piece.offset, to))

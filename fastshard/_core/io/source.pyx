@@ -137,8 +137,10 @@ cdef int open_quietly(path) except -1:
 
 
 cdef object absolute_path(object path):
-    """Return an absolute path of a file; its links are kept."""
-    return path if path[:1] == os.sep else os.path.abspath(path)
+    """Return an absolute path of a file; ``link/..`` is left to the kernel."""
+    if os.path.isabs(path):
+        return path
+    return os.path.join(os.getcwdb() if isinstance(path, bytes) else os.getcwd(), path)
 
 
 cdef uint64_t pread_all(
@@ -309,7 +311,8 @@ def lower_descriptor(int fd):
     for one with that number: no other thread may use it.
     """
     cdef int lower
-    while fd >= kept_limit() and evict_descriptor():
+    cdef int limit = kept_limit()  # a signal may raise here, not behind `fs_close`
+    while fd >= limit and evict_descriptor():
         try:
             lower = os.dup(fd)     # the lowest number that is free
         except OSError:            # another thread took it
@@ -362,6 +365,19 @@ cdef int forget_kept(LocalFile file) except -1:
     return 0
 
 
+cdef bint is_version_of(LocalFile again, LocalFile file):
+    """Return whether a path has the same file again, or one that has grown since.
+
+    Inode numbers are used again. A watched file is compared when it is read.
+    """
+    cdef bint same_inode = again.device == file.device and again.inode == file.inode
+    if again.nbytes == file.seen_nbytes and again.mtime_ns == file.seen_mtime_ns:
+        return same_inode or again.ctime_ns == file.ctime_ns
+    return same_inode and (
+        again.nbytes > file.seen_nbytes or file.is_appended is not None
+    )
+
+
 cdef LocalFile reopen(LocalFile file):
     """Open a file again whose descriptor was closed to spare descriptors.
 
@@ -377,10 +393,7 @@ cdef LocalFile reopen(LocalFile file):
         raise OSError(numbers.EBADF, "the file is closed", file.path)
     again = LocalFile.__new__(LocalFile, file.location)
     again.path = file.path
-    if (again.device, again.inode) != (file.device, file.inode) and (
-        (again.nbytes, again.mtime_ns, again.ctime_ns)
-        != (file.nbytes, file.mtime_ns, file.ctime_ns)
-    ):
+    if not is_version_of(again, file):
         raise FormatError("replaced after it was opened; open it again", file.path, 0)
     again.nbytes = file.nbytes
     again.is_appended = file.is_appended
@@ -1257,7 +1270,7 @@ cdef class PreadSource(Source):
         if not keep_open(again):
             return again
         with cython.critical_section(file):
-            if file.fd < 0:        # no other thread has opened it meanwhile
+            if file.fd < 0 and not file.is_closed:  # by no other thread meanwhile
                 file.fd = again.fd
                 again.fd = -1
         remember_kept(file)

@@ -131,9 +131,10 @@ cdef void add_parts(path_t *path, span_t name) noexcept nogil:
 cdef bint set_path(path_t *path, span_t folder, span_t name) noexcept nogil:
     """Set to the normalised ``folder/name``; a name with a leading slash is whole."""
     cdef size_t wanted = folder.left + name.left + 2
-    if wanted > path.capacity and not resize(<void **> &path.at, 2 * wanted, 1):
-        return False
-    path.capacity = max(path.capacity, 2 * wanted)
+    if wanted > path.capacity:
+        if not resize(<void **> &path.at, 2 * wanted, 1):
+            return False
+        path.capacity = 2 * wanted
     path.size = 0
     if name.left > 0 and name.at[0] == c'/':
         folder.left = 0

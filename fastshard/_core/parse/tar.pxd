@@ -23,6 +23,7 @@ cdef enum tar_status_t:
     TAR_EXTENSION_ALONE
     TAR_BAD_PAX
     TAR_BAD_NAME
+    TAR_NAMES_LARGE
     TAR_SPARSE                     # members not stored as they are: `name` is set
     TAR_MULTI_VOLUME
     TAR_INCREMENTAL
@@ -69,6 +70,7 @@ cdef struct tar_t:                 # the state of a walk over the headers
     int skipped                    # a tar_skipped_t
     bint has_lone_zeros            # read on behind a lone block of zeros
     uint64_t lone_zeros            # offset of the first one
+    uint64_t after_zeros           # offset behind the last one
     uint8_t[257] joined            # prefix "/" name
     pax_t local                    # of this member's last pax header (type x)
     pax_t gnu                      # of its last GNU long names (types L and K)

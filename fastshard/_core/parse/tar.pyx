@@ -44,6 +44,7 @@ cdef enum:
     BLOCK = 512                    # bytes; unit of headers and padding
     MAX_EXTENSION = 1 << 20        # bytes of one extension header's payload
     MAX_EXTENSIONS = 64 << 20      # bytes of all extension headers of one member
+    MAX_REPEATED = 64 << 20        # bytes of names beyond the size of the archive
     MAX_LENGTH_DIGITS = 7          # of a pax record, which MAX_EXTENSION bounds
     MAX_SIZE_DIGITS = 19
     # Offsets and widths of header fields in bytes.
@@ -155,6 +156,7 @@ FAULTS = {
     TAR_EXTENSION_ALONE: "an extension header is not followed by a member",
     TAR_BAD_PAX: "malformed record in a pax header",
     TAR_BAD_NAME: "the name contains a NUL",
+    TAR_NAMES_LARGE: "a global header repeats a long name: the names exceed the file",
     TAR_SPARSE: "sparse members are not supported; unpack with GNU tar",
     TAR_MULTI_VOLUME: "members of multi-volume archives are not supported",
     TAR_INCREMENTAL: "directory listings of incremental backups are not supported",
@@ -647,7 +649,21 @@ cdef int read_zeros(
         tar.has_lone_zeros = True
         tar.lone_zeros = tar.at
     tar.at += BLOCK
+    tar.after_zeros = tar.at
     return TAR_MORE
+
+
+cdef int check_names(tar_t *tar, const columns_t *columns) noexcept nogil:
+    """Bound the bytes of names, which a global header may repeat for each member."""
+    if columns.names_size > tar.nbytes + MAX_REPEATED:
+        return fault(tar, TAR_NAMES_LARGE, tar.at)
+    return TAR_MORE
+
+
+cdef int check_links(tar_t *tar, const links_t *links) noexcept nogil:
+    """Bound the bytes of the names of links and of their targets."""
+    cdef int status = check_names(tar, &links.names)
+    return status if status != TAR_MORE else check_names(tar, &links.targets)
 
 
 cdef int read_header(
@@ -748,8 +764,9 @@ cdef int fill_window(scan_t *scan, const need_t *need) noexcept nogil:
 
 
 cdef int add_member(scan_t *scan) noexcept nogil:
-    """Append the member of the last step; return TAR_MORE or TAR_NO_MEMORY."""
+    """Append the member of the last step; return TAR_MORE or a fault."""
     cdef tar_t *tar = &scan.tar
+    scan.start = max(scan.start, tar.after_zeros)
     scan.stride = (3 * scan.stride + (tar.at - scan.start)) // 4
     scan.header_size = <size_t> (tar.offset - scan.start)
     if scan.columns.count >= MIN_SAMPLE and scan.columns.count == scan.columns.capacity:
@@ -760,7 +777,7 @@ cdef int add_member(scan_t *scan) noexcept nogil:
         scan.starts, scan.start, 0, span_of(tar.name.at, 0)
     ):
         return TAR_NO_MEMORY
-    return TAR_MORE
+    return check_names(tar, &scan.columns)
 
 
 cdef int scan_headers(scan_t *scan) noexcept nogil:
@@ -785,8 +802,9 @@ cdef int scan_headers(scan_t *scan) noexcept nogil:
             if fs_now() - began > PAUSE:
                 return SCAN_PAUSED
         elif status == TAR_MEMBER:
-            if add_member(scan) != TAR_MORE:
-                return TAR_NO_MEMORY
+            status = add_member(scan)
+            if status != TAR_MORE:
+                return status
             scan.start = tar.at
         elif status == TAR_SKIPPED:
             if not is_link(tar.skipped):
@@ -796,6 +814,8 @@ cdef int scan_headers(scan_t *scan) noexcept nogil:
                 tar.name, tar.target,
             ):
                 return TAR_NO_MEMORY
+            elif check_links(tar, &scan.links) != TAR_MORE:
+                return TAR_NAMES_LARGE
             scan.start = tar.at
         elif status != TAR_MORE:
             return status
@@ -1048,6 +1068,7 @@ cdef class HeaderWalk:
         memset(&self.links, 0, sizeof(self.links))
         tar_init(&self.tar, nbytes)
         self.tar.at = self.start = start
+        self.tar.after_zeros = 0
         self.path = path
         self.header_size = BLOCK
 
@@ -1132,6 +1153,7 @@ cdef class HeaderWalk:
                 skip = tar.at - offset
             status = tar_step(tar, window + skip, size - <size_t> skip, need)
             if status == TAR_MEMBER:
+                self.start = max(self.start, tar.after_zeros)
                 if self.columns.count == 0:
                     self.stride = tar.at - self.start
                 else:
@@ -1139,6 +1161,8 @@ cdef class HeaderWalk:
                 self.header_size = tar.offset - self.start
                 if not columns_add(&self.columns, tar.offset, tar.size, tar.name):
                     return TAR_NO_MEMORY
+                if check_names(tar, &self.columns) != TAR_MORE:
+                    return TAR_NAMES_LARGE
                 self.start = tar.at
             elif status == TAR_SKIPPED:
                 if not is_link(tar.skipped):
@@ -1148,6 +1172,8 @@ cdef class HeaderWalk:
                     tar.name, tar.target,
                 ):
                     return TAR_NO_MEMORY
+                elif check_links(tar, &self.links) != TAR_MORE:
+                    return TAR_NAMES_LARGE
                 self.start = tar.at
             elif status != TAR_MORE:
                 return status
@@ -1199,6 +1225,7 @@ cdef class HeaderWalk:
         if self.tar.pending or self.tar.extension != 0:
             raise ValueError("cannot jump between an extension header and its member")
         self.tar.at = self.start = start
+        self.tar.after_zeros = 0
 
     def table(self):
         """Move the regular members to a table."""

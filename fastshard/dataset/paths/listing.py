@@ -48,7 +48,6 @@ from fastshard.formats.registry import formats
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
-from fastshard.remote.http_response import REFUSALS
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.retry import NoRangesError
 from fastshard.remote.urls import (
@@ -250,6 +249,8 @@ def _is_tar(url: Url, settings: Settings) -> bool:
     RemoteError
         It is refused, or cannot be read by ranges.
     """
+    from fastshard.remote.http_response import NoRangesError
+
     try:
         file = open_remote(url, settings)
         head = file.read(0, min(file.nbytes, HEAD))
@@ -475,7 +476,7 @@ def list_shards(
             )
     paths = [shard.path for shard in shards]
     check_unique(paths, is_remote=not local)
-    left_out.warn(stacklevel=3)
+    left_out.warn(stacklevel=4)
     samples = [shard.samples for shard in shards if shard.samples is not None]
     complete = samples if len(samples) == len(paths) else None
     return Listing(paths, complete, is_remote=not local)

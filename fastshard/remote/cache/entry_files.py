@@ -91,7 +91,8 @@ class EntryFiles(LockOwner):
             self._open(self._data)
         except FileNotFoundError:
             raise DamagedEntryError from None
-        self.fd = lower_descriptor(self.fd)
+        fd, self.fd = self.fd, -1  # an interrupt leaks it, and closes no other one
+        self.fd = lower_descriptor(fd)
         # Otherwise too few descriptors are left, and the files are for one call.
         self.is_kept: bool = self.fd < kept_limit()
         right_size = os.fstat(self.fd).st_size == nbytes

@@ -128,8 +128,9 @@ def fix_checksums(data):
     [
         ([b""], "empty", 0),
         ([b"\1"], "inside a header", 0),
-        ([b"x" * 512], "checksum", 0),
-        ([b"x" * 5000], "checksum", 0),
+        ([b"\xee" * 512], "checksum", 0),
+        ([b"\xee" * 5000], "checksum", 0),
+        ([b"x" * 5000], "expected a tar, got a text file", 0),
         ([header(checksum=b"0000000\0"), END], "checksum", 0),
         ([header(checksum=b"not oct\0"), END], "checksum", 0),
         ([header(size=b"-1".ljust(12, b"\0")), END], "size", 124),

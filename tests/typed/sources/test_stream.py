@@ -213,11 +213,12 @@ def test_a_payload_that_is_none_names_its_sample(source, tmp_path):
     [
         (b"", "empty file"),
         (gzip.compress(bytes(5000)), "gzip"),
-        (b"x" * 2000, "checksum is wrong"),
-        (b"x" * 100, "inside a header"),
+        (b"x" * 2000, "a text file"),
+        (b"\xee" * 2000, "checksum is wrong"),
+        (b"\xee" * 100, "inside a header"),
         (b"PK\x03\x04" + bytes(2000), "zip"),
     ],
-    ids=["empty", "gzip", "text", "cut", "zip"],
+    ids=["empty", "gzip", "text", "bytes", "cut", "zip"],
 )
 def test_what_is_no_tar_is_an_error(tmp_path, data, reason):
     (tmp_path / "a.tar").write_bytes(data)
