@@ -249,7 +249,7 @@ def _is_tar(url: Url, settings: Settings) -> bool:
     RemoteError
         It is refused, or cannot be read by ranges.
     """
-    from fastshard.remote.http_response import NoRangesError
+    from fastshard.remote.http_response import REFUSALS
 
     try:
         file = open_remote(url, settings)

@@ -3,13 +3,14 @@
 import os
 import random
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 import fastshard
 from fastshard._core.io import source as sources
-from fastshard.columnar import ShardedDatasetWriter
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import FormatError
 from fastshard.streaming import MDSWriter
 from support.marks import not_sanitized
@@ -277,6 +278,42 @@ def test_another_file_at_the_path_is_an_error(shards, tmp_path):
     (tmp_path / "1.tar").unlink()
     with pytest.raises(FileNotFoundError):
         bytes(shards[1][0])
+
+
+def test_a_new_file_of_the_same_inode_is_an_error(tmp_path, few):
+    """Columnar files of a dataset made again; the file system reuses their inodes."""
+    root = tmp_path / "columns"
+
+    def write(value):
+        with ShardedDatasetWriter(root, samples_per_shard=4) as writer:
+            writer.add_fields(["x"])
+            for i in range(24):
+                writer.add_sample({"x": np.full(10, value)}, f"{i:02d}")
+
+    write(1)
+    reader = ShardedDatasetReader(root, mode="pread")
+    assert [reader.get_sample(f"{i:02d}")[0]["x"][0] for i in range(24)] == [1] * 24
+    for path in sorted((root / "x_shards").iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data.replace(b"\1", b"\2"))
+    values = set()
+    for i in range(24):
+        with suppress(FormatError):
+            values.add(int(reader.get_sample(f"{i:02d}")[0]["x"][0]))
+    assert values <= {1}
+
+
+def test_a_path_behind_a_link_is_opened_again(tmp_path, few, monkeypatch):
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/link").symlink_to(tmp_path / "real/sub")
+    for k in range(6):
+        write_tar(tmp_path / f"real/{k}.tar", {"a.x": b"%d" % k})
+    monkeypatch.chdir(tmp_path / "here")
+    paths = [f"link/../{k}.tar" for k in range(6)]
+    shards = [fastshard.open_shard(path, mode="pread") for path in paths]
+    assert [bytes(shard[0]) for shard in shards] == [b"%d" % k for k in range(6)]
 
 
 def test_a_copy_with_its_times_is_the_same_file(shards, tmp_path):

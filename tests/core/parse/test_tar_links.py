@@ -245,6 +245,25 @@ def test_a_link_to_a_sparse_member_is_refused_with_it(opened):
         opened(header(b"a", b"S"), padded(b"abc"), header(b"b", b"1"), END)
 
 
+def test_names_that_grow_step_by_step(tmp_path):
+    names = ["a" * size for size in (10, 20, 40, 80, 95, 11, 60, 97)]
+    entries = [(name, name.encode()) for name in names]
+    path = write_links(tmp_path / "t.tar", [*entries, ("link", names[0])])
+    assert read(path) == [*entries, ("link", names[0].encode())]
+
+
+@pytest.mark.parametrize("name", [b"path", b"linkpath"])
+def test_a_long_name_of_a_global_header_is_not_repeated_without_end(tmp_path, name):
+    path = tmp_path / "t.tar"
+    kind = b"2" if name == b"linkpath" else b"0"
+    with path.open("wb") as file:
+        file.write(extension(b"g", record(name, b"x/" * (1 << 18))))
+        file.writelines(header(b"%d" % i, kind, b"0" * 11) for i in range(200))
+        file.write(END)
+    with pytest.raises(fastshard.FormatError, match="the names exceed the file"):
+        fastshard.open_shard(path)
+
+
 def test_links_that_lead_to_each_other_end(tmp_path):
     rng = random.Random(1)
     count = 2000
