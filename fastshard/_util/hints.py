@@ -116,6 +116,7 @@ OPTIONS = {
     **dict.fromkeys(("urls", "data_dir", "data_files", "remote", "local"), SOURCE),
     **dict.fromkeys(("path", "shards", "pattern"), SOURCE),
     "predownload": AHEAD,
+    "keys": "batches without keys are those of collate=fastshard.collate(keys=False)",
     "partial": "drop_last=True leaves out a last batch that is not full",
     "replication": "ranks of the same samples take the same share, "
     f"{OPEN}.split_by_rank(rank // replication, world_size // replication)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
@@ -70,7 +71,8 @@ class Cell(NamedTuple):
 def tar_cell(field: str, encoding: str) -> Cell:
     """Return the cell of a tar's field."""
     form = {"int": "decimal", "npy": "npy"}.get(encoding) or FORMS[encoding]
-    return Cell(form, _stored(field), _value(field, encoding))
+    stored = _json_text(field) if encoding == "json" else _stored(field)
+    return Cell(form, stored, _value(field, encoding))
 
 
 def key_cell() -> Cell:
@@ -111,6 +113,18 @@ def streaming_cell(name: str, encoding: str, format: str) -> Cell:  # noqa: A002
 
 def _stored(field: str) -> Callable[[Any], Buffer]:
     return lambda sample: sample.view(field)
+
+
+def _json_text(field: str) -> Callable[[Any], Buffer]:
+    """Return the function that reads JSON without a byte order mark."""
+
+    def stored(sample: Any) -> Buffer:
+        view: memoryview = sample.view(field)
+        return (
+            view[len(BOM_UTF8) :] if bytes(view[: len(BOM_UTF8)]) == BOM_UTF8 else view
+        )
+
+    return stored
 
 
 def _value(field: str, encoding: str) -> Callable[[Any], Any]:

@@ -458,7 +458,7 @@ class Dataset(BaseDataset[T_co]):
         return FieldNames(self._set, self._fields, self._choices)
 
     def _find_absence(self, name: str) -> FieldNotFoundError | None:
-        return self._names.find_absence(name)
+        return self._names.find_absence(name, self._picker)
 
     def _usual_fields(self) -> frozenset[str] | None:
         is_whole = all(

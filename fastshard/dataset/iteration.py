@@ -330,9 +330,10 @@ class BatchIterator(Iterator[T_co]):
 
     def _fill_batch(self) -> list[tuple[int, Any]]:
         """Read the samples of the next batch and count them as done."""
-        if not callable(self._count) and len(self) == 0:
-            raise StopIteration
         pending, samples = self._pending, self._samples
+        if not callable(self._count) and len(self) == 0:
+            self._done = samples.position, samples.skipped + self._dropped
+            raise StopIteration
         if self._take is not None:
             pending.extend(self._take(self._size - len(pending)))
         while len(pending) < self._size:
@@ -342,7 +343,10 @@ class BatchIterator(Iterator[T_co]):
             except StopIteration:
                 # There are fewer than counted if a shard could not be opened.
                 self._count = samples.position
-                if not pending or self._drop_last:
+                if not pending:  # the last samples were skipped
+                    self._done = samples.position, samples.skipped + self._dropped
+                    raise
+                if self._drop_last:
                     pending.clear()
                     raise
                 break

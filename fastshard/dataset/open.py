@@ -304,10 +304,10 @@ def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
         for each in formats():
             if name in each.options:
                 _check_subfolder(each, location, options)
-                from fastshard._util.hints import OPTIONS, explain_option
+                from fastshard._util.hints import DATASET, OPTIONS, explain_option
 
                 hint = " for tar shards"
-                if name in OPTIONS:
+                if OPTIONS.get(name, DATASET) != DATASET:
                     hint = explain_option(name, names)
                 raise TypeError(
                     f"open() has no argument {name}={hint}; it is an option of "

@@ -145,6 +145,8 @@ def is_foreign_tar(name: str) -> bool:
     """Return whether a file is a tar by its name, but no shard: ``.TAR``, ``.tgz``."""
     if name.rpartition(".")[2].lower() not in LAST_SUFFIXES or name.startswith("."):
         return False  # at once, for a directory may have millions of files
+    if is_mds_shard(name):
+        return False
     if compression_of(name) is not None:
         return True
     return suffix_of(name) == ".tar" and not name.endswith(".tar")

@@ -247,9 +247,10 @@ def _has_changed(index: DatasetIndex, path: str, record: ShardRecord) -> bool:
     below = os.path.splitext(record.name)[0] + ".fsi"
     where = os.path.join(os.path.dirname(index.path), below)
     try:
-        table = read_binary(where).contents(index.last_dot, True).table
+        found = read_binary(where).contents(index.last_dot, True)
         with LocalFile(path) as file:
-            return compute_fingerprint(file, table) != record.fingerprint
+            now = compute_fingerprint(file, found.table, found.end, where)
+            return now != record.fingerprint
     except FileNotFoundError:
         return False
     except FormatError:

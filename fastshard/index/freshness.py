@@ -192,15 +192,23 @@ def extra_positions(file: LocalFile | RemoteFile, count: int) -> list[int]:
     return random_positions(count) if isinstance(file, LocalFile) else []
 
 
-def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
+def compute_fingerprint(
+    file: LocalFile | RemoteFile,
+    table: ExtentTable,
+    end: int | None = None,
+    index: str = "",
+) -> bytes:
     """Return the BLAKE2b hash, 16 bytes, of a file's first block and some headers.
 
     The headers are those of `spread_positions`, at most 16: the 512 bytes before a
     member's data. Each is preceded in the hash by the member's offset and size (u64,
-    little-endian).
+    little-endian). With `end`, the end of the archive that `index` records, the two
+    blocks of zeros before it are read too.
 
     Raises
     ------
+    StaleIndexError
+        Other members follow the last one: the archive has grown inside its padding.
     FormatError
         The table points outside the file.
     """
@@ -212,10 +220,14 @@ def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> byt
             raise FormatError("an extent reaches beyond the shard", file.path, offset)
     blocks = [(0, min(BLOCK, file.nbytes))]
     blocks += [(offset - BLOCK, BLOCK) for offset, _ in extents]
+    if end is not None and end >= 3 * BLOCK:
+        blocks.append((end - 2 * BLOCK, 2 * BLOCK))
     found = file.read_many(blocks)
     for (at, size), data in zip(blocks, found, strict=True):
         if len(data) != size:
             raise FormatError("unexpected end of file", file.path, at + len(data))
+    if len(found) > len(extents) + 1 and any(found.pop()):
+        _check_end(index, file, table)
     hashed = blake2b(found[0], digest_size=16)
     for (offset, size), data in zip(extents, found[1:], strict=True):
         hashed.update(offset.to_bytes(8, "little") + size.to_bytes(8, "little"))
@@ -235,7 +247,8 @@ def check_binary(
     if is_same_file(header.identity, identify_file(file)):
         return
     try:
-        same = compute_fingerprint(file, table) == header.fingerprint
+        found = compute_fingerprint(file, table, header.end, path)
+        same = found == header.fingerprint
     except StaleIndexError:
         raise
     except FormatError as error:
@@ -273,8 +286,7 @@ def check_size_and_headers(
     ----------
     path, file, table
     recorded : int or None
-        The size in bytes; None if the index does not record it: then no member may
-        follow the last one.
+        The size in bytes; None if the index does not record it.
     is_listed : callable
         Whether the format lists a member of a name.
     """
@@ -284,7 +296,7 @@ def check_size_and_headers(
         raise StaleIndexError(f"lists no member of {file.path}", path, 0)
     chosen = {*spread_positions(len(table)), *extra_positions(file, len(table))}
     check_headers(path, file, table, sorted(chosen))
-    if recorded is None:
+    if recorded is None or isinstance(file, LocalFile):  # else a request more
         _check_end(path, file, table, is_listed)
 
 
@@ -292,13 +304,15 @@ def _check_end(
     path: str,
     file: LocalFile | RemoteFile,
     table: ExtentTable,
-    is_listed: Callable[[str], bool],
+    is_listed: Callable[[str], bool] = lambda name: True,
 ) -> None:
     """Raise StaleIndexError if another member follows the last one of a table."""
-    if not len(table):
+    count = len(table)
+    if not count:
         return
-    offset, size = table.extent(len(table) - 1)
-    end = -(-(offset + size) // BLOCK) * BLOCK
+    # The last ones may be links to members before them.
+    ends = (sum(table.extent(i)) for i in range(max(count - LOOK_BACK, 0), count))
+    end = -(-max(ends) // BLOCK) * BLOCK
     walk = HeaderWalk(file.nbytes, end, file.path)
     with suppress(FormatError):  # no header: the archive is cut, or another one follows
         for _ in range(MAX_FOLLOWING):

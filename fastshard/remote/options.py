@@ -185,7 +185,8 @@ class Settings:
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
         timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.timeout: float = min(timeout, MOST_TIMEOUT)
-        self.first_timeout = self.timeout if "timeout" in options else FIRST_TIMEOUT
+        is_given = options.get("timeout") is not None
+        self.first_timeout = self.timeout if is_given else FIRST_TIMEOUT
         self.attempts: int | None = None
         if options.get("attempts") is not None:
             self.attempts = _check_positive(options, "attempts", 1)
@@ -310,7 +311,9 @@ def _is_plain(name: str) -> bool:
 
 
 def _check_positive(options: Mapping[str, Any], name: str, default: Any) -> Any:
-    value = options.get(name, default)
+    value = options.get(name)
+    if value is None:
+        value = default
     if isinstance(value, bool) or not isinstance(value, int | type(default)):
         kind = "a number" if isinstance(default, float) else "an int"
         raise TypeError(f"{name} must be {kind}, got {value!r}")

@@ -1,5 +1,6 @@
 """Conversion of tar shards to other formats, and what these cannot hold."""
 
+import codecs
 import json
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from fastshard.streaming.write.mds import MDSWriter
 from fastshard.streaming.write.xsv import CSVWriter, TSVWriter, XSVWriter
 from support.marks import not_sanitized
 from support.servers.http import Server
+from support.tars import write_tar
 
 pytestmark = not_sanitized  # tests Python code
 
@@ -515,3 +517,11 @@ def test_forked_workers_share_the_opened_source(tars, tmp_path):
         pytest.skip("processes are forked on Linux")
     subprocess.run([sys.executable, "-c", code, tars, tmp_path / "out"], check=True)
     assert (tmp_path / "out/index.json").exists()
+
+
+def test_json_with_a_byte_order_mark_is_read_everywhere(tmp_path):
+    write_tar(tmp_path / "a.tar", {"0.json": codecs.BOM_UTF8 + b'{"x": 1}'})
+    for to in ("mds", "json", "packed", "tar"):
+        fastshard.convert(tmp_path / "a.tar", tmp_path / to, to)
+        with fastshard.open(tmp_path / to, packed=to == "packed") as ds:
+            assert ds[0].decode("json")["json"] == {"x": 1}, to

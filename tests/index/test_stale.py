@@ -86,6 +86,23 @@ def test_another_size_is_stale(tar, kind):
     is_stale(tar, kind)
 
 
+def test_a_shard_that_grew_inside_its_padding_is_stale(tmp_path, kind):
+    """The size stays the same: tars are padded to 10,240 bytes."""
+    path = write_tar(tmp_path / "t.tar", {f"{i}.a": b"data" for i in range(3)})
+    fastshard.build_index(tmp_path, format=kind)
+    size = path.stat().st_size
+    with tarfile.open(path, "a") as file:
+        member = tarfile.TarInfo("3.a")
+        member.size = 4
+        file.addfile(member, io.BytesIO(b"more"))
+    assert path.stat().st_size == size
+    is_stale(path, kind)
+    with pytest.warns(fastshard.StaleIndexWarning), fastshard.open(tmp_path) as ds:
+        assert len(ds) == 4
+    fastshard.build_index(tmp_path, format=kind)
+    assert is_used(path, kind)
+
+
 def test_a_truncated_shard_is_stale(tar, kind):
     os.truncate(tar, 60_000)
     with pytest.raises(fastshard.StaleIndexError):

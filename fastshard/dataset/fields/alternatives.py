@@ -166,7 +166,18 @@ class FieldPicker(NamedTuple):
                 if name in sample:
                     break
             else:
-                raise_lacking(sample, names)
+                try:
+                    raise_lacking(sample, names)
+                except FieldNotFoundError as error:
+                    if any(name in sample for group in self.needed for name in group):
+                        error.add_note(self.advice)
+                    raise
+
+    @property
+    def advice(self) -> str:
+        """How to name the first of several fields that a sample has."""
+        names = (name for group in self.needed for name in group)
+        return f"{SEPARATOR.join(names)!r} is the first of these that a sample has"
 
     def is_met(self, fields: Collection[str]) -> bool:
         """Return whether a sample of these fields has those that are needed."""

@@ -78,14 +78,25 @@ class FieldNames(NamedTuple):
         where = f"the dataset below {self.shards.root}, which has"
         return missing_from(where, names, fields)
 
-    def find_absence(self, name: str) -> FieldNotFoundError | None:
-        """Return the error of a field that no sample of the first shards has."""
+    def find_absence(
+        self, name: str, picker: FieldPicker | None
+    ) -> FieldNotFoundError | None:
+        """Return the error of a field that no sample of the first shards has.
+
+        Or that none has together with the others that `picker` needs.
+        """
         names = split_name(name)
         hidden = self._find_hidden(names)
         if hidden is not None:
             return hidden
         if any(map(self.shards.has_field, stored_names(names, self.choices))):
-            return None
+            if picker is None or len(picker.needed) < 2:
+                return None
+            sets = self.shards.field_sets()
+            if not sets or any(map(picker.is_met, sets)):
+                return None
+            where = "any sample of the first shard that has the other fields; "
+            return FieldNotFoundError(name, where + picker.advice)
         return missing_from("the first shards, which have", names, self.all())
 
     def usual(self, picker: FieldPicker | None) -> frozenset[str]:

@@ -9,6 +9,7 @@ import pytest
 import fastshard
 from fastshard import FieldNotFoundError
 from support.builders import BUILDERS
+from support.tars import write_tar
 
 Image = pytest.importorskip("PIL.Image")
 COUNT = 13
@@ -347,3 +348,25 @@ def test_batches_of_all_fields_keep_samples_of_equal_fields(tmp_path):
             keys, skipped = read_batches(ds.images(field, 8))
             assert set(keys) == {f"{i:03d}" for i in kept}
             assert skipped == COUNT - len(kept)
+
+
+def test_fields_that_no_sample_has_together_are_an_error(tmp_path):
+    pictures = {f"{i}.{'jpg' if i % 2 else 'png'}": b"picture" for i in range(6)}
+    write_tar(tmp_path / "0.tar", pictures)
+    ds = fastshard.open(tmp_path).images(["jpg", "png"], 8)
+    with pytest.raises(fastshard.FieldNotFoundError, match="'jpg;png' is the first"):
+        list(ds.iter(on_error="skip"))
+    with pytest.raises(fastshard.FieldNotFoundError) as caught:
+        list(ds)
+    assert any("'jpg;png' is the first" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("size", [4, 5, 20])
+def test_skipped_samples_at_the_end_are_counted(tmp_path, size):
+    samples = {
+        f"{i:02d}.jpg": encode(i, "JPEG") if i < 10 else b"broken" for i in range(16)
+    }
+    write_tar(tmp_path / "0.tar", samples)
+    batches = fastshard.open(tmp_path).images("jpg", 8).batches(size, on_error="skip")
+    assert sum(len(batch["jpg"]) for batch in batches) == 10
+    assert batches.skipped == 6
