@@ -246,6 +246,13 @@ def test_folders_are_listed_as_local_ones(bucket, folder, source):
     ]
 
 
+@pytest.mark.parametrize("name", ["d/U.TAR", "d/object"])
+def test_a_tar_of_any_name_is_a_shard(bucket, folder, name):
+    bucket.put(name, (folder / "t-000.tar").read_bytes())
+    with fastshard.open(bucket.url(name), store=bucket.options) as ds:
+        assert len(ds) == 20
+
+
 def test_a_compressed_object_is_refused(bucket):
     bucket.put("a.tar", DATA, ContentEncoding="gzip")
 

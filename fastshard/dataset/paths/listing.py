@@ -52,6 +52,7 @@ from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.retry import NoRangesError
 from fastshard.remote.urls import (
     HTTP,
+    STORES,
     Url,
     folder_of,
     join_url,
@@ -196,8 +197,8 @@ def list_remote(
     The URL is of a shard, a wids index or a folder, or a brace list of these. Stores
     and the hub list folders and also take globs and ``folder/**``. HTTP lists no
     folders: the folder's ``dataset.fsi`` is read; without one a URL of any name is a
-    shard if it begins with a tar header. Hidden names and folders count as they do
-    locally; `left_out` notes further tars.
+    shard if it begins with a tar header, as is an object of a store. Hidden names and
+    folders count as they do locally; `left_out` notes further tars.
 
     Raises
     ------
@@ -218,11 +219,21 @@ def list_remote(
             try:
                 urls = _list_folder_url(word, settings, left_out or LeftOut())
             except RemoteNotFoundError as error:
+                whole = Url(word + source.query)
+                if _is_object(whole, settings) and _is_tar(whole, settings):
+                    yield ListedShard(whole.text, is_remote=True, is_tar=True)
+                    continue
                 if isinstance(error, ShardNotFoundError):
                     raise
                 raise RemoteShardNotFoundError.of(error) from error
             for url in urls:
                 yield ListedShard(url, is_remote=True)
+
+
+def _is_object(url: Url, settings: Settings) -> bool:
+    """Return whether a URL may be of an object of a store, not of a folder."""
+    is_folder = url.base.endswith("/") or has_magic(url.base)
+    return url.scheme in STORES and not is_folder and not settings.offline
 
 
 def _list_http(url: Url, settings: Settings) -> Iterator[ListedShard]:
