@@ -40,15 +40,16 @@ class FailedRows:
         TypeError
             Rows are masked, and the batch is no dict.
         Exception
-            All rows of the first batches failed, so that the fields are not known.
+            Rows are masked, and all of the first batches failed, so that the fields are
+            not known.
         """
         batch = work.value
         is_empty = len(work.failures) == work.rows
         if is_empty:
-            if self._masks and self._template is None:
+            if self._template is None:
                 self._template = self._probe(work)
-                if self._template is None:
-                    raise self._describe(work)
+            if self._masks and self._template is None:
+                raise self._describe(work)
             batch = self._template
             batch = {} if batch is None else resize_rows(batch, 0)
         elif self._template is None:

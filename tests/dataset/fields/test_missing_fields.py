@@ -370,3 +370,13 @@ def test_skipped_samples_at_the_end_are_counted(tmp_path, size):
     batches = fastshard.open(tmp_path).images("jpg", 8).batches(size, on_error="skip")
     assert sum(len(batch["jpg"]) for batch in batches) == 10
     assert batches.skipped == 6
+
+
+def test_a_first_batch_without_a_good_sample_has_the_fields(tmp_path):
+    samples = {
+        f"{i:02d}.jpg": encode(i, "JPEG") if i > 3 else b"broken" for i in range(12)
+    }
+    write_tar(tmp_path / "0.tar", samples)
+    ds = fastshard.open(tmp_path).images("jpg", 8)
+    with ds.loader(4, on_error="skip") as loader:
+        assert [batch["jpg"].shape[0] for batch in loader] == [0, 4, 4]
