@@ -280,8 +280,8 @@ def test_a_killed_process_leaves_usable_copies(tmp_path, cache, count):
 
 
 @pytest.mark.parametrize("name", ["mds/none", "mds/zstd", "json/none", "csv/gz"])
-def test_streaming_datasets(streaming_data, cache, name):
-    data = streaming_data[name]
+def test_streaming_datasets(copy_streaming, cache, name):
+    data = copy_streaming(name)  # compressed shards are decompressed beside them
     plain = fastshard.open(data.root)
     ds = fastshard.open(data.root, cache_dir=cache)
     for _ in range(2):
