@@ -17,9 +17,9 @@ SPARE = 80  # descriptors that stay free: 64, and those of files that threads op
 def kept_limit(*, spared: bool = False) -> int:
     """Return the number below which a descriptor may be kept open.
 
-    Descriptors are kept for speed alone: whoever keeps one can open the file again. As
-    the kernel gives out the lowest free number, all numbers from this limit on are free
-    then, however many descriptors other parts of the process have.
+    Descriptors are kept for speed alone: their files can be opened again. The kernel
+    gives out the lowest free number, so that all numbers from this limit on stay free,
+    however many descriptors other parts of the process have.
 
     Parameters
     ----------
