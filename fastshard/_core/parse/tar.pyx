@@ -660,9 +660,13 @@ cdef int check_names(tar_t *tar, const columns_t *columns) noexcept nogil:
     return TAR_MORE
 
 
-cdef int check_links(tar_t *tar, const links_t *links) noexcept nogil:
-    """Bound the bytes of the names of links and of their targets."""
-    cdef int status = check_names(tar, &links.names)
+cdef int add_link(tar_t *tar, links_t *links, size_t before) noexcept nogil:
+    """Append the link of the last step; return TAR_MORE or a fault."""
+    cdef uint64_t header = tar.offset - BLOCK
+    cdef int status
+    if not links_add(links, before, header, tar.skipped, tar.name, tar.target):
+        return TAR_NO_MEMORY
+    status = check_names(tar, &links.names)
     return status if status != TAR_MORE else check_names(tar, &links.targets)
 
 
@@ -807,15 +811,12 @@ cdef int scan_headers(scan_t *scan) noexcept nogil:
                 return status
             scan.start = tar.at
         elif status == TAR_SKIPPED:
-            if not is_link(tar.skipped):
+            if is_link(tar.skipped):
+                status = add_link(tar, &scan.links, scan.columns.count)
+                if status != TAR_MORE:
+                    return status
+            else:
                 scan.skipped[tar.skipped] += 1
-            elif not links_add(
-                &scan.links, scan.columns.count, tar.offset - BLOCK, tar.skipped,
-                tar.name, tar.target,
-            ):
-                return TAR_NO_MEMORY
-            elif check_links(tar, &scan.links) != TAR_MORE:
-                return TAR_NAMES_LARGE
             scan.start = tar.at
         elif status != TAR_MORE:
             return status
@@ -1165,15 +1166,12 @@ cdef class HeaderWalk:
                     return TAR_NAMES_LARGE
                 self.start = tar.at
             elif status == TAR_SKIPPED:
-                if not is_link(tar.skipped):
+                if is_link(tar.skipped):
+                    status = add_link(tar, &self.links, self.columns.count)
+                    if status != TAR_MORE:
+                        return status
+                else:
                     self.counts[tar.skipped] += 1
-                elif not links_add(
-                    &self.links, self.columns.count, tar.offset - BLOCK, tar.skipped,
-                    tar.name, tar.target,
-                ):
-                    return TAR_NO_MEMORY
-                elif check_links(tar, &self.links) != TAR_MORE:
-                    return TAR_NAMES_LARGE
                 self.start = tar.at
             elif status != TAR_MORE:
                 return status
