@@ -21,3 +21,10 @@ def test_a_skip_names_a_listed_library_that_is_missing(
 ):
     monkeypatch.setattr(marks, "LIBRARIES", library)
     assert marks.is_allowed(f"('test_x.py', 9, 'Skipped: {reason}')") is allowed
+
+
+def test_a_bare_folder_does_not_count_as_an_installed_library(tmp_path, monkeypatch):
+    (tmp_path / "named_like_a_library").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(marks, "LIBRARIES", "named_like_a_library")
+    assert marks.is_allowed("Skipped: named_like_a_library is not installed")

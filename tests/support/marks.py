@@ -82,4 +82,10 @@ def is_allowed(skip: str) -> bool:
     if found is None or (found[1] or found[2]) not in LIBRARIES.split():
         return False
     # importorskip tried the import; a test that skips by itself may be wrong.
-    return found[1] is not None or importlib.util.find_spec(found[2]) is None
+    return found[1] is not None or not is_installed(found[2])
+
+
+def is_installed(library: str) -> bool:
+    """Return whether a library is installed; a bare folder of that name is not one."""
+    spec = importlib.util.find_spec(library)
+    return spec is not None and spec.origin is not None
