@@ -47,7 +47,7 @@ __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats streaming typed"
 
 _moved.install()
-for _format in ("columnar", "streaming", "typed"):
+for _format in ("columnar", "streaming", "typed", "atmosphere"):
     register(f"fastshard.{_format}.format")
 
 

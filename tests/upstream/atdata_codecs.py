@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from fastshard._core.typed.arrays import unpack_array
+from fastshard.catalog.references import parse_lens_ref
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.descriptions.lens_json import from_lens_json, to_lens_json
 from fastshard.typed.descriptions.local_schema import from_local_json
 from fastshard.typed.descriptions.schema_type import make_type
 from fastshard.typed.descriptions.structure import Structure
 from fastshard.typed.descriptions.stubs import stub_text
-from fastshard.typed.index.references import parse_lens_ref
 from fastshard.typed.kinds import codecs
+from fastshard.typed.kinds.values import encode_array
 from fastshard.typed.lenses.network import LensNetwork
-from fastshard.typed.write.values import encode_array
 
 FORMATS = ("sparse", "structured", "arrow_tensor", "safetensors", "dataframe")
 

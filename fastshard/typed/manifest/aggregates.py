@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from fastshard.typed.manifest.fields import AggregateKind
+from fastshard.where.columns import plain_value
 
 __all__ = [
     "Aggregate",
@@ -15,7 +15,6 @@ __all__ = [
     "NumericAggregate",
     "SetAggregate",
     "create_aggregate",
-    "plain_value",
 ]
 
 
@@ -153,12 +152,3 @@ def create_aggregate(kind: AggregateKind | str) -> Aggregate:
     if kind not in TYPES:
         raise ValueError(f"Unknown aggregate kind: {kind!r}")
     return TYPES[kind]()
-
-
-def plain_value(value: Any) -> Any:
-    """Return the value that a payload stores for one of an enum or of NumPy."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return value.item()
-    return value

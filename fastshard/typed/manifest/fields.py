@@ -10,8 +10,14 @@ from itertools import chain
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from fastshard.typed.kinds.annotations import resolve
+from fastshard.where.predicate import Fields
 
-__all__ = ["AggregateKind", "ManifestField", "resolve_manifest_fields"]
+__all__ = [
+    "AggregateKind",
+    "ManifestField",
+    "query_fields",
+    "resolve_manifest_fields",
+]
 
 AggregateKind = Literal["categorical", "numeric", "set"]
 KINDS: dict[Any, AggregateKind] = {
@@ -133,3 +139,34 @@ def strip(annotation: Any) -> Any:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation
+
+
+def query_fields(sample_type: type) -> Fields:
+    """Return the fields of a type that queries can be on.
+
+    Parameters
+    ----------
+    sample_type : type
+        A packable class.
+
+    Returns
+    -------
+    Fields
+        Its attributes are `FieldProxy`.
+
+    Raises
+    ------
+    TypeError
+        The type is no packable class.
+
+    Examples
+    --------
+    >>> from fastshard.typed import query_fields
+    >>> F = query_fields(ImageSample)
+    >>> F
+    ImageSampleFields(label)
+    >>> F.label != "cat"
+    Predicate('label' ne 'cat')
+    """
+    names = resolve_manifest_fields(sample_type)
+    return Fields(names, f"{sample_type.__name__}Fields")

@@ -394,7 +394,7 @@ from fastshard import typed
 from fastshard.typed import sample_type
 from fastshard.typed.descriptions import schema_type
 from fastshard.typed.descriptions.structure import describe
-from fastshard.typed.index import default
+from fastshard.catalog import default
 
 held, end = threading.Event(), threading.Event()
 
