@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")
 FLOORS = [
     {"errors", "_util"},
     {"_core"},
+    {"codecs"},
     {"remote"},
     {"index"},
     {"formats"},
@@ -32,7 +33,7 @@ FLOORS = [
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
 ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
-MOST_FLOORS = 9
+MOST_FLOORS = 10
 FACE_LINES = 60  # without the docstring, which `help` shows
 # Without docstrings; above, the module's says why it is one extension module.
 FILE_LINES = 1000

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastshard.errors import FormatError, ShardNotFoundError
-from fastshard.streaming.codecs.compression import (
+from fastshard.codecs.compression import (
     COMPRESSIONS,
     INPUT_BYTES,
     Codec,
     parse_compression,
 )
-from fastshard.streaming.codecs.hashes import HASHES, hash_file, open_hash
+from fastshard.codecs.hashes import HASHES, hash_file, open_hash
+from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.streaming.index import read_index
 from fastshard.streaming.write.base import dump_config, save_index
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from fastshard._util.files import replace_file
 from fastshard._util.processes.locks import try_lock
 from fastshard._util.processes.machine import boot_id
+from fastshard.codecs.hashes import hash_file
 from fastshard.remote.cache.directory import (
     HASHED,
     NEW,
@@ -45,7 +46,6 @@ from fastshard.remote.transport import ObjectInfo
 
 __all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "locked"]
 
-CHUNK = 1 << 20  # bytes that are hashed at a time
 BETWEEN = 0.002  # seconds between two attempts to lock an object
 TOUCH = 5.0  # seconds between two updates of the time of the last use
 ATTEMPTS = 5  # to name an entry that others name, too
@@ -409,9 +409,5 @@ def _read_mark(folder: str) -> bytes | None:
 
 
 def _hash_file(path: str) -> bytes:
-    sha256 = hashlib.sha256()
-    room = memoryview(bytearray(CHUNK))
-    with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
-        while count := file.readinto(room):
-            sha256.update(room[:count])
-    return sha256.digest()
+    found = hash_file(open_regular(path, os.O_RDONLY), ["sha256"])
+    return bytes.fromhex(found["sha256"])

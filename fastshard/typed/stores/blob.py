@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.processes.temporaries import temporary_folder
+from fastshard.codecs.hashes import hash_file
 from fastshard.errors import RemoteError
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.atmosphere.blobs import BlobName, parse_blob_url
@@ -161,8 +161,7 @@ class PDSBlobStore:
         with upload._shard_target(prefix):
             for path in files:
                 scan_file(path, path)
-                with open(path, "rb") as file:
-                    upload.publish(path, file_digest(file, "sha256").hexdigest())
+                upload.publish(path, hash_file(path, ["sha256"])["sha256"])
         return upload.result()
 
     @contextmanager

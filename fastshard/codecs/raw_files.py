@@ -25,13 +25,13 @@ from typing import Protocol
 
 from fastshard._util.files import make_directory
 from fastshard._util.processes.locks import is_at, try_lock, unlock
-from fastshard.errors import FormatError
-from fastshard.streaming.codecs.compression import (
+from fastshard.codecs.compression import (
     INPUT_BYTES,
     join_pieces,
     parse_compression,
 )
-from fastshard.streaming.codecs.hashes import compute_hash, hash_file, open_hash
+from fastshard.codecs.hashes import compute_hash, hash_file, open_hash
+from fastshard.errors import FormatError
 
 __all__ = [
     "StoredFile",

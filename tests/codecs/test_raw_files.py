@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from fastshard._util.processes import locks
+from fastshard.codecs import raw_files
+from fastshard.codecs.compression import parse_compression
+from fastshard.codecs.raw_files import locate, open_raw
 from fastshard.errors import FormatError, MissingLibraryError
-from fastshard.streaming.codecs import raw_files
-from fastshard.streaming.codecs.compression import parse_compression
-from fastshard.streaming.codecs.raw_files import locate, open_raw
 
 pytest.importorskip("cramjam")
 
@@ -382,7 +382,7 @@ def test_threads_decompress_once(shard, monkeypatch):
 PROCESS = textwrap.dedent("""
     import hashlib, os, sys, threading, time
     from typing import NamedTuple
-    from fastshard.streaming.codecs import raw_files
+    from fastshard.codecs import raw_files
 
     class Info(NamedTuple):
         basename: str
