@@ -272,6 +272,18 @@ def test_processes_are_started_in_one_place():
     assert starters == ["conversion.workers"]
 
 
+def code_of(path):
+    """Return a source without its docstrings."""
+    return re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
+def test_json_is_parsed_in_one_place():
+    """There it has bounds, and errors that name the file and the byte."""
+    calls = r"\bjson\.loads?\(|JSONDecoder\(|import loads|\borjson\b"
+    parsers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert parsers == ["_util.json"]
+
+
 def test_only_headers_know_of_operating_systems():
     for path in SOURCES:
         if path.suffix in (".pyx", ".pxd"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
+from fastshard._util.json import parse_json
 from fastshard.codecs.hashes import hash_file
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import TarOptions, open_tar
@@ -86,8 +86,9 @@ def _check_hash(file: RemoteFile, entry: CacheEntry) -> None:
     if try_open_remote(beside, file.settings) is None:
         return
     try:
-        recorded = json.loads(read_remote(beside, file.settings)).get("hash_lfs")
-    except (ValueError, AttributeError, RecursionError):
+        index = parse_json(read_remote(beside, file.settings), beside, surrogates=True)
+        recorded = index.get("hash_lfs")
+    except (ValueError, AttributeError):
         return  # opening the shard reports the damage
     if not isinstance(recorded, str):
         return

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
+from fastshard._util.json import parse_value
 from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
 from fastshard.typed.descriptions.structure import (
     Structure,
@@ -99,7 +100,8 @@ def load_type(content: str, ref: str | None) -> type[PackableSample]:
         As the type's ``__schema_content__``.
     ref : str or None
     """
-    return make_type(from_local_json(json.loads(content), ref or "schema"), ref)
+    where = ref or "schema"
+    return make_type(from_local_json(parse_value(content, where), where), ref)
 
 
 def dump(structure: Structure) -> str:
