@@ -284,6 +284,13 @@ def test_json_is_parsed_in_one_place():
     assert parsers == ["_util.json"]
 
 
+def test_images_are_opened_in_one_place():
+    """There the readers are listed that may see the bytes: see `tests/codecs`."""
+    calls = r"(?i)\b(?:image|pil|pillow(?:\(\))?)\.open\("
+    openers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert openers == ["codecs.images"]
+
+
 def test_only_headers_know_of_operating_systems():
     for path in SOURCES:
         if path.suffix in (".pyx", ".pxd"):

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from fastshard._util.json import parse_value
 from fastshard._util.viewfile import ViewFile
+from fastshard.codecs.images import READERS, open_image
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ __all__ = [
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
 
-# Pillow's readers that may see a field's bytes, whatever its extension. Others are not
-# meant for untrusted bytes: one of them starts Ghostscript.
-IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 DIGITS = re.compile(rb"\s*[+-]?[0-9]+\s*")
 MAX_DIGITS = 64  # bytes
 MAX_ARRAY_BYTES = 4 << 30  # decompressed bytes of one npz, at most
@@ -329,9 +327,9 @@ def decode_image(view: memoryview) -> PIL.Image.Image:
         import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     with _convert_errors("not an image"):
         try:
-            image = PIL.Image.open(_file_of(view), formats=IMAGES)
+            image = open_image(_file_of(view))
         except PIL.UnidentifiedImageError as error:
-            kinds = ", ".join(IMAGES)
+            kinds = ", ".join(READERS)
             raise _fault(f"not an image of a known kind ({kinds})", 0) from error
         image.load()
     return image
