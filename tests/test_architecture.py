@@ -277,6 +277,11 @@ def code_of(path):
     return re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
 
 
+def test_hooks_of_forks_are_registered_in_one_place():
+    users = [module_of(p) for p in SOURCES if "register_at_fork" in code_of(p)]
+    assert users == ["_util.processes.forks"]
+
+
 def test_json_is_parsed_in_one_place():
     """There it has bounds, and errors that name the file and the byte."""
     calls = r"\bjson\.loads?\(|JSONDecoder\(|import loads|\borjson\b"

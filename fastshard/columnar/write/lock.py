@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from fastshard._core.dataset.npy import keep_for_ever
+from fastshard._util.processes.forks import at_fork
 from fastshard._util.processes.locks import CONTENTION, try_lock, unlock
 from fastshard._util.writing.unclosed import ExitCall
 from fastshard.errors import WriterLockedError
@@ -254,5 +255,4 @@ def _disable_in_child() -> None:
     _writers.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disable_in_child)
+at_fork(after_in_child=_disable_in_child)

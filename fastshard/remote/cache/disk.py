@@ -8,15 +8,13 @@ import shutil
 import stat
 import sys
 import tempfile
-import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.processes.locks import try_lock, unlock
 
 __all__ = [
-    "LockOwner",
     "append_to",
     "disk_bytes",
     "open_regular",
@@ -41,37 +39,7 @@ BLOCK = 512  # unit of `st_blocks`, bytes
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
 GONE = ".gone"  # suffix of a directory that is being removed
 
-_all_locked: weakref.WeakSet[LockOwner] = weakref.WeakSet()
-_seeking = threading.Lock()  # without pread: makes seek and read atomic
-
-
-class LockOwner:
-    """Owner of a lock that is free in a forked child.
-
-    Attributes
-    ----------
-    lock : threading.Lock
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        _all_locked.add(self)
-
-    def reset_after_fork(self) -> None:
-        """Reset state in a forked child: the parent held the lock during the fork."""
-
-
-def _free_locks() -> None:
-    global _seeking
-    _seeking = threading.Lock()
-    for one in list(_all_locked):
-        if one.lock.locked():
-            one.reset_after_fork()
-        one.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
+_seeking = LockOwner()  # without pread: makes seek and read atomic
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -108,7 +76,7 @@ def _read_some(fd: int, view: memoryview, offset: int) -> int:
     if hasattr(os, "pread"):
         data = os.pread(fd, len(view), offset)
     else:
-        with _seeking:
+        with _seeking.lock:
             os.lseek(fd, offset, os.SEEK_SET)
             data = os.read(fd, len(view))
     view[: len(data)] = data
@@ -132,7 +100,7 @@ def _write_some(fd: int, view: memoryview, offset: int) -> int:
     if hasattr(os, "pwrite"):
         count: int = os.pwrite(fd, view, offset)
         return count
-    with _seeking:
+    with _seeking.lock:
         os.lseek(fd, offset, os.SEEK_SET)
         return os.write(fd, view)
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import replace_file
+from fastshard._util.processes.forks import ForkAware, LockOwner
 from fastshard._util.processes.locks import try_lock
 from fastshard._util.processes.machine import boot_id
 from fastshard.codecs.hashes import hash_file
@@ -32,7 +33,6 @@ from fastshard.remote.cache.directory import (
     remove_leftovers,
 )
 from fastshard.remote.cache.disk import (
-    LockOwner,
     append_to,
     open_regular,
     remove_tree,
@@ -346,11 +346,12 @@ def locked(
         time.sleep(BETWEEN)
 
 
-class _InProcess(LockOwner):
+class _InProcess(LockOwner, ForkAware):
     """Objects that threads of this process hold; none in a forked child."""
 
     def __init__(self) -> None:
-        super().__init__()
+        LockOwner.__init__(self)
+        ForkAware.__init__(self)
         self.paths: set[str] = set()
 
     def reset_after_fork(self) -> None:
@@ -358,8 +359,6 @@ class _InProcess(LockOwner):
 
 
 _in_process = _InProcess()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_process.reset_after_fork)
 
 
 def _create(path: str) -> int:

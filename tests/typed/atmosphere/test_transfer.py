@@ -433,7 +433,7 @@ def test_a_child_process_writes_with_its_parents_session(fake_pds, client):
     import os
 
     client.create_record(NOTE, {"from": "parent"})  # connections are open
-    with client._lock:  # as if a thread was refreshing the session
+    with client._lock.lock:  # as if a thread was refreshing the session
         pid = os.fork()
         if pid == 0:
             try:
