@@ -478,6 +478,15 @@ def test_a_holder_that_is_stuck_is_not_waited_for(shard, monkeypatch):
         assert temporary.stat().st_size == 0  # is the holder's
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_in_the_place_of_the_temporary_file_is_left(shard):
+    temporary = shard.folder / f".{shard.path.name}.tmp"
+    os.mkfifo(temporary)
+    shard.open()
+    assert shard.path.read_bytes() == DATA
+    assert stat.S_ISFIFO(temporary.stat().st_mode)
+
+
 def test_a_failure_does_not_keep_others_out(shard):
     good = shard.raw
     shard.raw = good._replace(bytes=5)

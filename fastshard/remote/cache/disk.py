@@ -5,19 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from fastshard._util.processes.forks import LockOwner
-from fastshard._util.processes.locks import try_lock, unlock
+from fastshard._util.processes.locks import close_locked, open_locked
 
 __all__ = [
     "append_to",
     "disk_bytes",
-    "open_regular",
     "read_at",
     "remove_tree",
     "touch",
@@ -26,35 +24,11 @@ __all__ = [
     "write_at",
 ]
 
-# Follow no link, do not block on a pipe, do not translate line ends.
-SAFELY = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)
-MODE = 0o600  # of new files: the bytes may have needed credentials
 BLOCK = 512  # unit of `st_blocks`, bytes
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
 GONE = ".gone"  # suffix of a directory that is being removed
 
 _seeking = LockOwner()  # without pread: makes seek and read atomic
-
-
-def open_regular(path: str, flags: int) -> int:
-    """Open a regular file; return its descriptor.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is a link, a pipe or a directory.
-    """
-    fd = os.open(path, flags | SAFELY, MODE)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return fd
 
 
 def read_at(fd: int, view: memoryview, offset: int) -> bool:
@@ -161,16 +135,15 @@ def try_lock_file(path: str) -> Iterator[bool]:
     The file is created. Where that is impossible, and on a file system without locks,
     it always yields True.
     """
-    fd = -1
+    found: tuple[int, bool | None] | None = -1, None
     with suppress(OSError):
-        fd = open_regular(path, os.O_RDWR | os.O_CREAT)
+        found = open_locked(path, mode=0o600)
+    if found is None:
+        yield False
+        return
+    fd, locked = found
     try:
-        locked = fd < 0 or try_lock(fd) is not False
-        try:
-            yield locked
-        finally:
-            if fd >= 0 and locked:
-                unlock(fd)  # closing is not enough: a forked child shares the lock
+        yield locked is not False
     finally:
         if fd >= 0:
-            os.close(fd)
+            close_locked(fd)

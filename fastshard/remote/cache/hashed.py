@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import replace_file
+from fastshard._util.processes.descriptors import open_regular
 from fastshard._util.processes.forks import ForkAware, LockOwner
 from fastshard._util.processes.locks import try_lock
 from fastshard._util.processes.machine import boot_id
@@ -34,7 +35,6 @@ from fastshard.remote.cache.directory import (
 )
 from fastshard.remote.cache.disk import (
     append_to,
-    open_regular,
     remove_tree,
     touch,
     try_lock_file,

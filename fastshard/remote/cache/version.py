@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple
 
 from fastshard._util.json import parse_json
-from fastshard.remote.cache.disk import open_regular
+from fastshard._util.processes.descriptors import open_regular
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 
 __all__ = ["ObjectVersion", "hash_url", "hash_version", "read_version"]

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
+from fastshard._util.processes.descriptors import open_regular
 from fastshard.errors import (
     BlobNotFoundError,
     FastshardError,
     RemoteError,
     RemoteNotFoundError,
 )
-from fastshard.remote.cache.disk import open_regular, read_at
+from fastshard.remote.cache.disk import read_at
 from fastshard.remote.cache.hashed import (
     HashedObject,
     ObjectWriter,
