@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")
 FLOORS = [
     {"errors", "_util"},
     {"_core"},
+    {"codecs"},
     {"remote"},
     {"index"},
     {"where"},
@@ -38,7 +39,7 @@ ABOVE_ALL = {"", "__main__", "_moved"}
 # `__init__`. They name modules of any floor.
 FACES = {"typed.homes", "typed.atmosphere"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
-MOST_FLOORS = 12  # one for each package that others stand on
+MOST_FLOORS = 13  # one for each package that others stand on
 FACE_LINES = 60  # without the docstring, which `help` shows
 # Without docstrings; above, the module's says why it is one extension module.
 FILE_LINES = 1000
@@ -295,6 +296,30 @@ def test_processes_are_started_in_one_place():
         module_of(path) for path in SOURCES if re.search(calls, path.read_text())
     ]
     assert starters == ["conversion.workers"]
+
+
+def code_of(path):
+    """Return a source without its docstrings."""
+    return re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
+def test_hooks_of_forks_are_registered_in_one_place():
+    users = [module_of(p) for p in SOURCES if "register_at_fork" in code_of(p)]
+    assert users == ["_util.processes.forks"]
+
+
+def test_json_is_parsed_in_one_place():
+    """There it has bounds, and errors that name the file and the byte."""
+    calls = r"\bjson\.loads?\(|JSONDecoder\(|import loads|\borjson\b"
+    parsers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert parsers == ["_util.json"]
+
+
+def test_images_are_opened_in_one_place():
+    """There the readers are listed that may see the bytes: see `tests/codecs`."""
+    calls = r"(?i)\b(?:image|pil|pillow(?:\(\))?)\.open\("
+    openers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert openers == ["codecs.images"]
 
 
 def test_only_headers_know_of_operating_systems():

@@ -9,14 +9,13 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.secret import Secret
 from fastshard.atmosphere.appview import AppView
 from fastshard.atmosphere.at_uri import AtUri, is_did, is_handle
@@ -54,18 +53,6 @@ MAX_LISTED = 256 << 20  # bytes of its pages
 SHORT_PAGES = 100  # of a listing; more of them have 10 records each on average
 MAX_BLOB = 52_428_800  # bytes that servers take, by default
 CONNECTIONS = 8
-
-_clients: weakref.WeakSet[Atmosphere] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Replace locks, which a thread of the parent may have held."""
-    for client in list(_clients):
-        client._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Atmosphere:
@@ -141,9 +128,8 @@ class Atmosphere:
             self._xrpc, self._service, self._directory, allowed, frozenset(known)
         )
         self._session: Session | None = None
-        self._lock = threading.Lock()  # of a refresh
+        self._lock = LockOwner()  # of a refresh
         self._failure: tuple[float, RemoteError | None] = 0.0, None  # of the last one
-        _clients.add(self)
 
     # Sessions.
 
@@ -415,7 +401,7 @@ class Atmosphere:
         The threads that wait for it fail as it does.
         """
         asked = time.monotonic()
-        with self._lock:
+        with self._lock.lock:
             session = self._require_session()
             if session is not expired:
                 return session

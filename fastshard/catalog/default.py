@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
-
+from fastshard._util.processes.forks import LockOwner
 from fastshard.catalog.index import Index
 
 __all__ = ["get_default_index", "set_default_index"]
 
 _default: Index | None = None
-_lock = threading.Lock()
+_lock = LockOwner()
 
 
 def get_default_index() -> Index:
@@ -29,7 +27,7 @@ def get_default_index() -> Index:
     []
     """
     global _default
-    with _lock:
+    with _lock.lock:
         if _default is None:
             _default = Index()
         return _default
@@ -58,15 +56,5 @@ def set_default_index(index: Index | None) -> None:
     global _default
     if index is not None and not isinstance(index, Index):
         raise TypeError(f"index must be an Index, got {type(index).__name__}")
-    with _lock:
+    with _lock.lock:
         _default = index
-
-
-def _after_fork() -> None:
-    """Replace the lock, which another thread of the parent may have held."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

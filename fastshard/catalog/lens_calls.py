@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard.catalog.references import lens_ref, parse_lens_ref, shorten
-from fastshard.catalog.schema_calls import parse_json
+from fastshard.catalog.schema_calls import parse_stored
 from fastshard.typed.descriptions.lens_json import to_lens_json
 from fastshard.typed.descriptions.versions import next_patch, parse_version
 from fastshard.typed.lenses.lens import Lens
@@ -93,7 +93,7 @@ def find_lens(provider: IndexProvider, ref: str) -> dict[str, Any]:
     text = provider.get_lens_json(name, version)
     if text is None:
         raise KeyError(f"Lens not found: {shorten(ref)}")
-    return parse_json(text, f"{ref} in {provider.location}") | {"$ref": ref}
+    return parse_stored(text, f"{ref} in {provider.location}") | {"$ref": ref}
 
 
 def parse_lenses(
@@ -108,7 +108,7 @@ def parse_lenses(
     """
     for name, version, text in rows:
         ref = lens_ref(name, version)
-        yield parse_json(text, f"{ref} in {provider.location}") | {"$ref": ref}
+        yield parse_stored(text, f"{ref} in {provider.location}") | {"$ref": ref}
 
 
 def register_lens(lens: Lens[Any, Any]) -> None:

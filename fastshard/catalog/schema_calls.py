@@ -8,13 +8,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._util.json import parse_json
 from fastshard.catalog.references import (
     OLD_SCHEMAS,
     parse_schema_ref,
     schema_ref,
     shorten,
 )
-from fastshard.errors import DescriptionError
+from fastshard.errors import DescriptionError, FormatError
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
 from fastshard.typed.descriptions.schema_type import make_type
@@ -34,7 +35,7 @@ __all__ = [
     "SchemaNamespace",
     "find_schema",
     "iter_schemas",
-    "parse_json",
+    "parse_stored",
     "publish_schema",
     "record_of",
     "type_of",
@@ -225,7 +226,7 @@ def choose_version(
         if version not in known:
             return version, None
         ref = schema_ref(structure.name, version)
-        stored = parse_json(known[version], ref)
+        stored = parse_stored(known[version], ref)
         if not from_local_json(stored, ref).equals(structure):
             raise ValueError(
                 f"{ref} is there with other fields: publish another version"
@@ -234,7 +235,7 @@ def choose_version(
     like = {}
     for each, text in known.items():
         try:
-            stored = parse_json(text, "schema")
+            stored = parse_stored(text, "schema")
             if from_local_json(stored).equals(structure):
                 like[each] = stored
         except DescriptionError:  # a damaged one is like none
@@ -245,7 +246,7 @@ def choose_version(
     return chosen, like[chosen]
 
 
-def parse_json(text: str, where: str) -> dict[str, Any]:
+def parse_stored(text: str, where: str) -> dict[str, Any]:
     """Return the object that a store's text has.
 
     Raises
@@ -254,9 +255,9 @@ def parse_json(text: str, where: str) -> dict[str, Any]:
         It is no JSON, or no object.
     """
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DescriptionError(f"is no JSON: {error!s:.100}", where) from None
+        found = parse_json(text, where)
+    except FormatError as error:
+        raise DescriptionError(error.reason, where) from None
     if not isinstance(found, dict):
         raise DescriptionError(f"is no object, but {type(found).__name__}", where)
     return found
@@ -295,7 +296,7 @@ def find_schema(provider: IndexProvider, ref: str) -> dict[str, Any]:
     if text is None:
         raise KeyError(f"Schema not found: {shorten(ref)}")
     found = schema_ref(name, version)
-    return parse_json(text, f"{found} in {provider.location}") | {"$ref": found}
+    return parse_stored(text, f"{found} in {provider.location}") | {"$ref": found}
 
 
 def iter_schemas(provider: IndexProvider) -> Iterator[dict[str, Any]]:
@@ -308,7 +309,7 @@ def iter_schemas(provider: IndexProvider) -> Iterator[dict[str, Any]]:
     """
     for name, version, text in provider.iter_schemas():
         ref = schema_ref(name, version)
-        yield parse_json(text, f"{ref} in {provider.location}") | {"$ref": ref}
+        yield parse_stored(text, f"{ref} in {provider.location}") | {"$ref": ref}
 
 
 def record_of(schema: Mapping[str, Any]) -> LocalSchemaRecord:

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from fastshard.atmosphere import client as client_module
 from fastshard.errors import FastshardError, RemoteError, XrpcError
 from fastshard.typed import Atmosphere
-from fastshard.typed.atmosphere import client as client_module
 from support.marks import slow
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import ANSWERS, SLOW, say

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from fastshard.atmosphere import identity
 from fastshard.errors import (
     FastshardError,
     HandleNotFoundError,
@@ -13,7 +14,6 @@ from fastshard.errors import (
 )
 from fastshard.remote import addresses
 from fastshard.typed import Atmosphere
-from fastshard.typed.atmosphere import identity
 from support.servers.atproto.hostile import ANSWERS, SLOW
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.plc import FakePlc, make_document

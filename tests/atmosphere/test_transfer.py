@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from fastshard.atmosphere import client as client_module
 from fastshard.errors import RemoteError, XrpcError
 from fastshard.remote import http_connection
 from fastshard.typed import Atmosphere
-from fastshard.typed.atmosphere import client as client_module
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import (
     break_after,
@@ -433,7 +433,7 @@ def test_a_child_process_writes_with_its_parents_session(fake_pds, client):
     import os
 
     client.create_record(NOTE, {"from": "parent"})  # connections are open
-    with client._lock:  # as if a thread was refreshing the session
+    with client._lock.lock:  # as if a thread was refreshing the session
         pid = os.fork()
         if pid == 0:
             try:

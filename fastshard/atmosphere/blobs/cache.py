@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
+from fastshard._util.processes.descriptors import open_regular
 from fastshard.atmosphere.at_uri import is_did
 from fastshard.atmosphere.cid import RAW, parse_cid
 from fastshard.atmosphere.client import Atmosphere
@@ -22,7 +23,7 @@ from fastshard.errors import (
     RemoteError,
     RemoteNotFoundError,
 )
-from fastshard.remote.cache.disk import open_regular, read_at
+from fastshard.remote.cache.disk import read_at
 from fastshard.remote.cache.hashed import (
     HashedObject,
     ObjectWriter,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.atmosphere.blobs.cache import BlobName, parse_blob_url
 from fastshard.atmosphere.blobs.source import BlobSource
 from fastshard.atmosphere.cid import cid_of_blob
+from fastshard.codecs.hashes import hash_file
 from fastshard.errors import RemoteError
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.url import URLSource
@@ -161,8 +161,7 @@ class PDSBlobStore:
         with upload._shard_target(prefix):
             for path in files:
                 scan_file(path, path)
-                with open(path, "rb") as file:
-                    upload.publish(path, file_digest(file, "sha256").hexdigest())
+                upload.publish(path, hash_file(path, ["sha256"])["sha256"])
         return upload.result()
 
     @contextmanager

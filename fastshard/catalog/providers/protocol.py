@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fastshard._util.json import parse_value
 from fastshard.catalog.entry import DatasetEntry
 from fastshard.typed.descriptions.versions import latest_version
 
@@ -750,7 +750,7 @@ def _is_semantic(version: str) -> bool:
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_value(text, "<row>")
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

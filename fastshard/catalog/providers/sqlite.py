@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from fastshard._util.processes.forks import at_fork
 from fastshard.catalog.providers.rows import is_text
 from fastshard.catalog.providers.sql import Run, SqlProvider
 from fastshard.catalog.providers.sqlite_file import (
@@ -229,9 +230,8 @@ def _after_fork_in_child() -> None:
         provider._after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

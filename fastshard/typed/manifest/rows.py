@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.json import parse_value
 from fastshard.errors import FormatError, MissingLibraryError
 from fastshard.where.columns import FrameColumns
 
@@ -213,8 +214,8 @@ def parse_list(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_value(text, "<column>")
+    except FormatError:
         return text
 
 

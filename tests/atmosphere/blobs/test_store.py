@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshard import typed
+from fastshard.atmosphere import client as client_module
+from fastshard.atmosphere.blobs import store as blob_store
 from fastshard.errors import FormatError, RemoteError
-from fastshard.typed.atmosphere import client as client_module
-from fastshard.typed.stores import blob as blob_store
 from fastshard.typed.stores.writing import write_to_store
 from support.servers.atproto.xrpc import Reply
 from support.typed.blobs import Caption

@@ -210,7 +210,7 @@ def test_without_a_session_nothing_is_written(fake_pds, digits):
 def test_a_large_shard_is_refused_before_the_first_upload(
     index, digits, fake_pds, monkeypatch
 ):
-    from fastshard.typed.stores import blob
+    from fastshard.atmosphere.blobs import store as blob
 
     monkeypatch.setattr(blob, "MAX_SHARD", 5000)
     with pytest.raises(ValueError, match="a blob has at most"):

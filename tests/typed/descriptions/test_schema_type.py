@@ -399,7 +399,7 @@ from fastshard.catalog import default
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with schema_type.LOCK, sample_type.LOCK, default._lock:
+    with schema_type.LOCK.lock, sample_type.LOCK.lock, default._lock.lock:
         held.set()
         end.wait()
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from fastshard.streaming.codecs.compression import import_library
+from fastshard.codecs.compression import import_library
 
 __all__ = ["HASHES", "Hash", "compute_hash", "hash_file", "open_hash"]
 
@@ -72,8 +72,12 @@ def compute_hash(algo: str, buffer: bytes | bytearray | memoryview) -> str:
     return made.hexdigest()
 
 
-def hash_file(path: str | os.PathLike[str], algos: Iterable[str]) -> dict[str, str]:
+def hash_file(
+    path: str | os.PathLike[str] | int, algos: Iterable[str]
+) -> dict[str, str]:
     """Return the hexadecimal digests of a file by algorithm; read it once.
+
+    A descriptor in place of a path is closed.
 
     Raises
     ------

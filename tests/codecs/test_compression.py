@@ -11,9 +11,9 @@ import tracemalloc
 
 import pytest
 
+from fastshard.codecs import compression as codecs
+from fastshard.codecs.compression import COMPRESSIONS, parse_compression
 from fastshard.errors import FormatError, MissingLibraryError
-from fastshard.streaming.codecs import compression as codecs
-from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
 from support.marks import thin
 
 cramjam = pytest.importorskip("cramjam")
@@ -301,7 +301,7 @@ def test_missing_zstd_is_named(monkeypatch):
 
 def test_libraries_are_imported_when_met():
     code = (
-        "import sys; from fastshard.streaming.codecs import compression, hashes;"
+        "import sys; from fastshard.codecs import compression, hashes;"
         "print([n for n in ('cramjam', 'brotli', 'xxhash', 'bz2', 'backports.zstd')"
         " if n in sys.modules])"
     )

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from fastshard._util.processes import locks
+from fastshard.codecs import raw_files
+from fastshard.codecs.compression import parse_compression
+from fastshard.codecs.raw_files import locate, open_raw
 from fastshard.errors import FormatError, MissingLibraryError
-from fastshard.streaming.codecs import raw_files
-from fastshard.streaming.codecs.compression import parse_compression
-from fastshard.streaming.codecs.raw_files import locate, open_raw
 
 pytest.importorskip("cramjam")
 
@@ -382,7 +382,7 @@ def test_threads_decompress_once(shard, monkeypatch):
 PROCESS = textwrap.dedent("""
     import hashlib, os, sys, threading, time
     from typing import NamedTuple
-    from fastshard.streaming.codecs import raw_files
+    from fastshard.codecs import raw_files
 
     class Info(NamedTuple):
         basename: str
@@ -476,6 +476,15 @@ def test_a_holder_that_is_stuck_is_not_waited_for(shard, monkeypatch):
         shard.open()
         assert shard.path.read_bytes() == DATA
         assert temporary.stat().st_size == 0  # is the holder's
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_in_the_place_of_the_temporary_file_is_left(shard):
+    temporary = shard.folder / f".{shard.path.name}.tmp"
+    os.mkfifo(temporary)
+    shard.open()
+    assert shard.path.read_bytes() == DATA
+    assert stat.S_ISFIFO(temporary.stat().st_mode)
 
 
 def test_a_failure_does_not_keep_others_out(shard):

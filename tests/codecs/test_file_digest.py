@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from fastshard._util import file_digest
-from fastshard._util.file_digest import FileDigest
+from fastshard.codecs import file_digest
+from fastshard.codecs.file_digest import FileDigest
 
 
 @pytest.fixture(autouse=True)

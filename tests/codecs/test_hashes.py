@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from fastshard.codecs.hashes import HASHES, compute_hash, hash_file
 from fastshard.errors import MissingLibraryError
-from fastshard.streaming.codecs.hashes import HASHES, compute_hash, hash_file
 
 xxhash = pytest.importorskip("xxhash")
 

@@ -24,14 +24,15 @@ from contextlib import suppress
 from typing import Protocol
 
 from fastshard._util.files import make_directory
-from fastshard._util.processes.locks import is_at, try_lock, unlock
-from fastshard.errors import FormatError
-from fastshard.streaming.codecs.compression import (
+from fastshard._util.processes.descriptors import open_regular
+from fastshard._util.processes.locks import close_locked, open_locked
+from fastshard.codecs.compression import (
     INPUT_BYTES,
     join_pieces,
     parse_compression,
 )
-from fastshard.streaming.codecs.hashes import compute_hash, hash_file, open_hash
+from fastshard.codecs.hashes import compute_hash, hash_file, open_hash
+from fastshard.errors import FormatError
 
 __all__ = [
     "StoredFile",
@@ -54,13 +55,8 @@ UNWRITABLE = (
     errno.EROFS,
 )
 CACHE_FOLDER = "decompressed"  # below cache_dir
-FLAGS = (
-    os.O_RDWR
-    | os.O_CREAT
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL)
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 MODE = 0o666  # of new files, less the umask
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.05  # seconds between two looks at a lock
 PATIENCE = 60.0  # seconds without progress of the lock's holder; then we do the work
@@ -323,7 +319,7 @@ def store_raw(
             continue
         if fd < 0:
             temporary = os.path.join(folder, f"{hidden}.{secrets.token_hex(6)}.tmp")
-            fd = os.open(temporary, FLAGS | os.O_EXCL, MODE)
+            fd = open_regular(temporary, NEW, MODE)
         renamed = False
         try:
             if os.path.exists(path):
@@ -341,7 +337,8 @@ def store_raw(
             if not renamed:
                 with suppress(OSError):
                     os.unlink(temporary)
-            _close_locked(fd)
+            if fd >= 0:
+                close_locked(fd)
 
 
 def _check_pieces(
@@ -407,34 +404,30 @@ def _open_locked(temporary: str, check_wanted: Callable[[], None]) -> int | None
     if IS_WINDOWS:
         return -1
     try:
-        fd = os.open(temporary, FLAGS, MODE)
+        found = open_locked(temporary, _wait_for_holder(check_wanted), MODE)
     except OSError as error:
-        # Of another user, or a link: a name of our own may do.
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
+        # Of another user, a link or a pipe: a name of our own may do.
+        if error.errno in UNUSABLE:
             return -1
         raise
-    keep = False
-    try:
-        locked = _wait_for_lock(fd, check_wanted)
-        if locked is None:
-            with suppress(OSError):
-                os.unlink(temporary)
-        if not locked:
-            return -1
-        keep = is_at(fd, temporary)
-        return fd if keep else None
-    finally:
-        if not keep:
-            _close_locked(fd)
+    if found is None:
+        return None
+    fd, locked = found
+    if locked:
+        return fd
+    os.close(fd)
+    if locked is None:
+        with suppress(OSError):
+            os.unlink(temporary)
+    return -1
 
 
-def _wait_for_lock(fd: int, check_wanted: Callable[[], None]) -> bool | None:
-    """Lock a file; return False if its holder is stuck, None if there are no locks."""
+def _wait_for_holder(check_wanted: Callable[[], None]) -> Callable[[int], bool]:
+    """Return a function that waits while the file of a lock grows."""
     pause, seen, since = SHORTEST_WAIT, -1, time.monotonic()
-    while True:
-        locked = try_lock(fd)
-        if locked is not False:
-            return locked
+
+    def may_wait(fd: int) -> bool:
+        nonlocal pause, seen, since
         nbytes = os.fstat(fd).st_size
         if nbytes != seen:
             seen, since = nbytes, time.monotonic()
@@ -443,11 +436,6 @@ def _wait_for_lock(fd: int, check_wanted: Callable[[], None]) -> bool | None:
         check_wanted()
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_WAIT)
+        return True
 
-
-def _close_locked(fd: int) -> None:
-    """Unlock and close a file: a forked child may hold a copy of the descriptor."""
-    if fd < 0:
-        return
-    unlock(fd)
-    os.close(fd)
+    return may_wait

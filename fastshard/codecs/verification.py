@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from fastshard.codecs.compression import parse_compression
+from fastshard.codecs.hashes import HASHES, Hash, hash_file, open_hash
+from fastshard.codecs.raw_files import StoredFile, locate, read_chunks
 from fastshard.errors import FormatError
-from fastshard.streaming.codecs.compression import parse_compression
-from fastshard.streaming.codecs.hashes import HASHES, Hash, hash_file, open_hash
-from fastshard.streaming.codecs.raw_files import StoredFile, locate, read_chunks
 
 __all__ = ["FileFault", "compare_hashes", "find_file_faults"]
 

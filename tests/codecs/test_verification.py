@@ -2,10 +2,10 @@
 
 import pytest
 
+from fastshard.codecs.compression import parse_compression
+from fastshard.codecs.hashes import HASHES, compute_hash
+from fastshard.codecs.verification import find_file_faults
 from fastshard.errors import MissingLibraryError
-from fastshard.streaming.codecs.compression import parse_compression
-from fastshard.streaming.codecs.hashes import HASHES, compute_hash
-from fastshard.streaming.codecs.verification import find_file_faults
 from fastshard.streaming.index import FileInfo
 
 pytest.importorskip("xxhash")
