@@ -29,7 +29,7 @@ from fastshard.remote.transport import (
 from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
 
 if TYPE_CHECKING:
-    from fastshard.remote.http_response import RangeResponse
+    from fastshard.remote.http.response import RangeResponse
 
 __all__ = [
     "RemoteFile",
@@ -377,7 +377,7 @@ def transport_for(url: str | Url, settings: Settings) -> Transport:
 def _client_of(scheme: str) -> Callable[[Settings], Transport]:
     """Return the client class for a scheme; import its module."""
     if scheme in HTTP:
-        from fastshard.remote.http import HttpClient
+        from fastshard.remote.http.client import HttpClient
 
         return HttpClient
     if scheme == "hf":
@@ -404,7 +404,7 @@ def download_to_cache(
     url: Url, settings: Settings, cache: RangeCache
 ) -> tuple[ObjectInfo, bytes, CacheEntry]:
     """Store a whole object in the cache, from a server without ranges."""
-    from fastshard.remote.http import client_for
+    from fastshard.remote.http.client import client_for
 
     def store(response: RangeResponse) -> tuple[ObjectInfo, bytes, CacheEntry]:
         if not response.info.tag:

@@ -21,9 +21,9 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http import HttpClient
-from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import TRANSIENT
+from fastshard.remote.http.client import HttpClient
+from fastshard.remote.http.connection import check_public
+from fastshard.remote.http.response import TRANSIENT
 from fastshard.remote.options import RemoteOptions, Settings, Token
 from fastshard.remote.retry import Deadline, RetryError
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part

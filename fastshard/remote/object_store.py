@@ -20,8 +20,8 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import CODE, TRANSIENT
+from fastshard.remote.http.connection import check_public
+from fastshard.remote.http.response import CODE, TRANSIENT
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import (
     MOST_SPAN,

@@ -9,7 +9,7 @@ import fastshard
 from fastshard import RemoteError
 from fastshard.errors import RemoteNotFoundError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http import client_for
+from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
 from support.marks import slow

@@ -260,7 +260,7 @@ def _is_tar(url: Url, settings: Settings) -> bool:
     RemoteError
         It is refused, or cannot be read by ranges.
     """
-    from fastshard.remote.http_response import REFUSALS
+    from fastshard.remote.http.response import REFUSALS
 
     try:
         file = open_remote(url, settings)

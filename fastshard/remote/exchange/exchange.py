@@ -22,15 +22,15 @@ from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body, BodyError
-from fastshard.remote.http import (
+from fastshard.remote.http.client import (
     FAILURES,
     MOST_REDIRECTS,
     REDIRECTS,
     HttpClient,
     client_for,
 )
-from fastshard.remote.http_connection import CONNECT, current_read, proxy_for
-from fastshard.remote.http_response import TRANSIENT, retry_after
+from fastshard.remote.http.connection import CONNECT, current_read, proxy_for
+from fastshard.remote.http.response import TRANSIENT, retry_after
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, ReadCancelledError, RetryError
 from fastshard.remote.urls import Url, normalize_url, origin_of

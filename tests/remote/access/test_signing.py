@@ -14,7 +14,7 @@ import fastshard
 from fastshard import FastshardError, RemoteError
 from fastshard.errors import RemoteNotFoundError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
 from support.servers.http import Server

@@ -46,8 +46,8 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
-from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
-from fastshard.remote.http_response import PlainResponse
+from fastshard.remote.http.connection import CONNECT, connection_to, proxy_for
+from fastshard.remote.http.response import PlainResponse
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.remote.http_connection import current_read
+from fastshard.remote.http.connection import current_read
 from fastshard.remote.retry import Deadline, NoRangesError, RetryError
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 from fastshard.remote.urls import Url, expiry_of

@@ -25,15 +25,15 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http_connection import (
+from fastshard.remote.http.connection import (
     CONNECT,
     current_read,
     manager_for,
     proxy_for,
     refuse_proxy,
 )
-from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.http_response import FRESH_URL, REFUSALS, RangeResponse
+from fastshard.remote.http.fast import FastHttp
+from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse
 from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
