@@ -23,8 +23,9 @@ from fastshard.errors import (
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http.client import HttpClient
 from fastshard.remote.http.connection import check_public
-from fastshard.remote.http.response import TRANSIENT
-from fastshard.remote.options import RemoteOptions, Settings, Token
+from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.requests.authorization import Bearer, Token
+from fastshard.remote.requests.heads import TRANSIENT
 from fastshard.remote.retry import Deadline, RetryError
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
@@ -145,7 +146,8 @@ class HubClient:
         options["sign"] = None
         if origin not in settings.origins:  # the secrets are for other hosts
             options |= {"token": None, "headers": None}
-        options["token"] = _token_source(options.get("token"))
+        options["token"] = token = _token_source(options.get("token"))
+        self._bearer = Bearer(token)
         self._settings = Settings(options, frozenset((origin,)))
         self._settings.reached = settings.reached
         self._http = HttpClient(self._settings)
@@ -325,7 +327,7 @@ class HubClient:
                 "listing a dataset of the hub needs huggingface_hub: "
                 'pip install "fastshard[hf]"; or name the shards, by a brace list'
             ) from None
-        return HfApi(endpoint=self.endpoint, token=self._settings.bearer() or False)
+        return HfApi(endpoint=self.endpoint, token=self._bearer.reveal() or False)
 
     def _translate_error(
         self, error: Exception, url: HubUrl, attempts: int

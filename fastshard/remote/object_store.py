@@ -21,8 +21,9 @@ from fastshard.errors import (
 )
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http.connection import check_public
-from fastshard.remote.http.response import CODE, TRANSIENT
+from fastshard.remote.http.response import CODE
 from fastshard.remote.options import Settings
+from fastshard.remote.requests.heads import TRANSIENT, find_coding
 from fastshard.remote.retry import (
     MOST_SPAN,
     SLOWEST,
@@ -45,7 +46,6 @@ from fastshard.remote.urls import (
 
 __all__ = [
     "StoreClient",
-    "find_coding",
     "find_mismatch",
     "mark_store_used",
     "parse_info",
@@ -157,15 +157,13 @@ def find_mismatch(response: Any, start: int, end: int, expected: ObjectInfo) -> 
     if response.range != (start, end):
         first, last = response.range
         return f"expected bytes {start:,} to {end:,}, got {first:,} to {last:,}"
-    return find_coding(response)
+    return _coding_of(response)
 
 
-def find_coding(response: Any) -> str:
+def _coding_of(response: Any) -> str:
     """Return a reason if the body is compressed, otherwise ""."""
     coding = response.attributes.get("Content-Encoding", "")
-    if coding in PLAIN_CODINGS:
-        return ""
-    return f"expected no Content-Encoding, got {coding[:40]!r}"
+    return find_coding(coding, PLAIN_CODINGS)
 
 
 def read_body(response: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
@@ -211,8 +209,8 @@ class StoreClient:
         if deadline.cancelled:
             raise ReadCancelledError
         options: dict[str, Any] = {"range": (start, end)}
-        if expected.is_strong:
-            options["if_match"] = expected.tag
+        if expected.strong_tag:
+            options["if_match"] = expected.strong_tag
         store, key = self._locate(url)
 
         def call() -> None:
@@ -247,7 +245,7 @@ class StoreClient:
                 response = store.get(key)  # an empty object has no ranges
                 if response.meta["size"]:
                     raise
-            info, reason = parse_info(response.meta), find_coding(response)
+            info, reason = parse_info(response.meta), _coding_of(response)
             expected = min(size, info.nbytes)
             if response.range != (0, expected):
                 first, last = response.range

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import pickle
-import re
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fastshard._util.options import check_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
+from fastshard.remote.requests.authorization import (
+    AuthorizationOptions,
+    Credentials,
+    check_pickles,
+    ways_of,
+)
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
 __all__ = [
@@ -27,7 +30,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Token = str | Callable[[], str | None] | None
 Sign = Callable[[str], str | None]
 
 CONNECTIONS = 16  # concurrent range requests
@@ -35,15 +37,13 @@ OPENERS = 3  # concurrent openings of objects for each of them
 TIMEOUT = 60.0  # seconds
 FIRST_TIMEOUT = 2.5  # seconds for a first connection, without a timeout=
 MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
-# Headers, and parts of the names of store options, that may be pickled.
-PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 FOR_COPIES = frozenset(("cache_dir", "cache_limit", "connections"))  # local files, too
 UNUSED = MappingProxyType({"offline": False, "private_hosts": True})  # as by default
-PICKLERS = frozenset(("cloudpickle", "dill", "ray.cloudpickle"))  # of any function
+# Parts of the names of store options that may be pickled.
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
-class RemoteOptions(TypedDict, total=False):
+class RemoteOptions(AuthorizationOptions, total=False):
     """Keyword arguments of `fastshard.open` for remote sources, all optional.
 
     Each has a default, which None stands for where the type allows it. Local files
@@ -115,8 +115,6 @@ class RemoteOptions(TypedDict, total=False):
     100
     """
 
-    token: Token
-    headers: Mapping[str, str] | None
     sign: Sign | None
     connections: int
     timeout: float
@@ -149,7 +147,9 @@ class Settings:
     Attributes
     ----------
     origins : frozenset of Origin
-        Servers that the token and the headers are sent to.
+        Servers of the sources.
+    credentials : Credentials
+        Authorise requests to them.
     reached : set of Origin
         Servers that have answered, in this process or in the one that pickled this.
     client : callable or None
@@ -171,17 +171,11 @@ class Settings:
         self.options = options
         self.origins = origins
         self.reached: set[Origin] = set()
-        self.token: Token = options.get("token")
-        if not (
-            self.token is None or isinstance(self.token, str) or callable(self.token)
-        ):
-            kind = type(self.token).__name__
-            raise TypeError(f"token must be a str or a callable, got {kind}")
+        self.credentials = Credentials(ways_of(options), origins)
         self.sign: Sign | None = options.get("sign")
         if self.sign is not None and not callable(self.sign):
             kind = type(self.sign).__name__
             raise TypeError(f"sign must be a callable, fn(url) -> url, got {kind}")
-        self.headers: dict[str, str] = _check_headers(options.get("headers") or {})
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
         timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.timeout: float = min(timeout, MOST_TIMEOUT)
@@ -215,20 +209,6 @@ class Settings:
             found = self._shared.setdefault(kind, kind(self))
         return found
 
-    def bearer(self) -> str | None:
-        """Return the token, or None; call the function that returns it.
-
-        Raises
-        ------
-        FastshardError
-            The token has a character that is invalid in a header.
-        """
-        token = self.token() if callable(self.token) else self.token
-        token = token and token.strip()
-        if token and not (token.isascii() and token.isprintable()):
-            raise FastshardError("the token must be printable ASCII")
-        return token
-
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
 
@@ -241,19 +221,9 @@ class Settings:
             The token, a header or an option of `store` is, or may be, a secret; or a
             function does not pickle.
         """
-        _check_pickles("token", self.token)
-        _check_pickles("sign", self.sign)
-        if isinstance(self.token, str):
-            raise FastshardError(
-                "a token that is a str is not pickled: give token= a function that "
-                "returns it, or leave it to HF_TOKEN"
-            )
-        for name in self.headers:
-            if name.lower() not in PLAIN_HEADERS:
-                raise FastshardError(
-                    f"the header {name} may be secret, and is not pickled: give token= "
-                    "a function instead"
-                )
+        for way in self.credentials.ways:
+            way.check_pickles()
+        check_pickles("sign", self.sign)
         name = _find_secret(self.store)
         if name:
             raise FastshardError(
@@ -262,22 +232,6 @@ class Settings:
             )
         state = {"reached": set(self.reached)}
         return Settings, (self.options, self.origins), state
-
-
-def _check_pickles(name: str, value: Any) -> None:
-    """Raise an error if the function of an option does not pickle.
-
-    Other picklers, which may pickle it, are left to try.
-    """
-    if not callable(value) or not sys.modules.keys().isdisjoint(PICKLERS):
-        return
-    try:
-        pickle.dumps(value)
-    except Exception as error:
-        raise FastshardError(
-            f"{name}= does not pickle, for worker processes ({type(error).__name__}): "
-            "define its function at the top of a module"
-        ) from None
 
 
 def _find_secret(options: Mapping[str, Any]) -> str:
@@ -290,20 +244,6 @@ def _find_secret(options: Mapping[str, Any]) -> str:
         elif isinstance(value, str | bytes) and not _is_plain(name):
             return name
     return ""
-
-
-def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return valid headers; errors name a header, but not its value."""
-    checked_headers = {}
-    for name, value in headers.items():
-        if not isinstance(value, str) or not re.fullmatch(
-            r"[\x20-\x7e]*", value.strip()
-        ):
-            raise FastshardError(f"the header {name!r} must be one line of ASCII")
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-            raise FastshardError(f"{name!r} is not a valid name of a header")
-        checked_headers[name] = value.strip()
-    return checked_headers
 
 
 def _is_plain(name: str) -> bool:

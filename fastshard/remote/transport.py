@@ -44,9 +44,9 @@ class ObjectInfo(NamedTuple):
     mtime_ns: int
 
     @property
-    def is_strong(self) -> bool:
-        """True if the tag is an ETag that ``If-Match`` compares."""
-        return self.tag.startswith('"')
+    def strong_tag(self) -> str:
+        """The tag if it is an ETag that ``If-Match`` compares, otherwise ""."""
+        return self.tag if self.tag.startswith('"') else ""
 
 
 class ReadLoop(Protocol):

@@ -57,6 +57,11 @@ class _CurrentRead(threading.local):
     connection: Any = None  # that sends the request
     cut: bool = False  # whether the server has not got the whole body of the request
 
+    def clear(self) -> None:
+        """Forget the read, which has ended."""
+        self.deadline = self.response = self.connection = None
+        self.query, self.cut = "", False
+
 
 current_read = _CurrentRead()
 
