@@ -93,9 +93,8 @@ class RemoteOptions(AuthorizationOptions, total=False):
         Whether hosts may have a private address; True. False refuses hosts with an
         address that is not public (private, local, link-local, shared, multicast), also
         in redirects. Addresses are checked before a connection is made. Proxies are
-        refused: they resolve names themselves. For the hub's listings and for object
-        stores the endpoint is checked, which huggingface_hub and obstore then resolve
-        again.
+        refused: they resolve names themselves. For object stores the endpoint is
+        checked, which obstore then resolves again.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
         ``endpoint``, ``skip_signature``, credentials; and of its `ClientConfig`, such

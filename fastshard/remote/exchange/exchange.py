@@ -7,6 +7,7 @@ traceback holds a secret: an attempt returns its error, and its caller raises it
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -48,6 +49,7 @@ __all__ = ["HttpExchange", "ServiceRequest"]
 
 PIECE = 256 << 10  # bytes of an answer read at a time
 MAX_ERROR = 1 << 20  # bytes of the body of a status above 299
+NAMED = re.compile(rb'"error"\s*:\s*"\w{1,100}"')  # as of XRPC, not a sentence
 UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte of a request
 Sink = Callable[[bytes], object]
 
@@ -357,8 +359,8 @@ def _receive(
 
 
 def _is_transient(answer: Answer) -> bool:
-    """Return whether a status may change soon; an error that is named does not."""
-    return answer.status in (429, 503, 504) or b'"error"' not in answer.body
+    """Return whether a status may change soon; an error with a name does not."""
+    return answer.status in (429, 503, 504) or not NAMED.search(answer.body)
 
 
 def _too_large(most: int, url: str, status: int) -> RemoteError:
