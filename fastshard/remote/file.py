@@ -16,9 +16,12 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.cache.store import CacheEntry, RangeCache
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import NoRangesError
+from fastshard.remote.meter import MOST_SPAN, Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError, traffic
 from fastshard.remote.scheduler import Request, drop_stored, fetch, read_now, start
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import (
     MAX_WHOLE,
     LoopedRead,

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
 from fastshard.remote.exchange.answer import Answer
 from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
 from fastshard.remote.http.client import client_for
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.requests.authorization import Token
-from fastshard.remote.retry import Deadline
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     Url,

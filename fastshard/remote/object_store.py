@@ -20,19 +20,14 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.addresses import RefusedHostError
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError, RetryError
 from fastshard.remote.http.connection import check_public
 from fastshard.remote.http.response import CODE
+from fastshard.remote.meter import MOST_SPAN, Meter
 from fastshard.remote.options import Settings
 from fastshard.remote.requests.heads import TRANSIENT, find_coding
-from fastshard.remote.retry import (
-    MOST_SPAN,
-    SLOWEST,
-    Deadline,
-    Meter,
-    ReadCancelledError,
-    RetryError,
-    traffic,
-)
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     HTTP,

@@ -19,14 +19,11 @@ from typing import Any
 
 from fastshard._core.io.source import allocate_bytes, batch_memory
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.deadline import Deadline, note_waits
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import MOST_SPAN
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import (
-    MOST_SPAN,
-    Deadline,
-    ReadCancelledError,
-    note_waits,
-    traffic,
-)
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import RangedObject, ReadLoop
 
 __all__ = [

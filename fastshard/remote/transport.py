@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter
 from fastshard.remote.urls import Url
 
 __all__ = [

@@ -24,8 +24,8 @@ from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http.client import client_for
 from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import traffic
 from fastshard.remote.scheduler import Request
+from fastshard.remote.traffic import traffic
 from support.marks import forks_beside_threads, slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 from support.tars import write_tar

@@ -47,9 +47,9 @@ from fastshard.formats.foreign import (
 from fastshard.formats.registry import formats
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
+from fastshard.remote.errors import NoRangesError
 from fastshard.remote.file import open_remote, read_remote, transport_for
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.retry import NoRangesError
 from fastshard.remote.urls import (
     HTTP,
     STORES,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastshard.errors import ClosedError
-from fastshard.remote.retry import Waits, watch_requests
+from fastshard.remote.deadline import Waits, watch_requests
 
 __all__ = ["Background"]
 

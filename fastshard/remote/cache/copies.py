@@ -12,8 +12,11 @@ from typing import Any
 from fastshard._util.files import wait_for_tick
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.cache.disk import read_at
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import RemoteOptions, Settings, check_local
-from fastshard.remote.retry import Deadline, Meter, ReadCancelledError, traffic
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url
 

@@ -20,6 +20,8 @@ from urllib3.util.wait import wait_for_read, wait_for_socket
 
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError, RetryError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body, BodyError
 from fastshard.remote.http.client import (
@@ -42,7 +44,6 @@ from fastshard.remote.requests.redirects import (
     following_url,
 )
 from fastshard.remote.requests.request import HttpRequest
-from fastshard.remote.retry import SLOWEST, Deadline, ReadCancelledError, RetryError
 from fastshard.remote.urls import Url, origin_of
 
 __all__ = ["HttpExchange", "ServiceRequest"]

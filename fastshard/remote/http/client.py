@@ -24,6 +24,8 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import RetryError
 from fastshard.remote.http.connection import (
     CONNECT,
     current_read,
@@ -34,6 +36,7 @@ from fastshard.remote.http.connection import (
 from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse
 from fastshard.remote.http.signing import SignedUrls
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.requests.heads import content_length
 from fastshard.remote.requests.redirects import (
@@ -43,7 +46,7 @@ from fastshard.remote.requests.redirects import (
     lifetime_of,
 )
 from fastshard.remote.requests.request import HttpRequest, range_request
-from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import (
     Origin,

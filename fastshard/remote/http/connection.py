@@ -30,7 +30,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
 from fastshard.remote.addresses import RefusedHostError, public_addresses
-from fastshard.remote.retry import Deadline
+from fastshard.remote.deadline import Deadline
 from fastshard.remote.urls import Origin
 
 BUFFER = 8 << 10  # bytes

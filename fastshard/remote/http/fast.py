@@ -45,12 +45,15 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import RetryError
 from fastshard.remote.http.connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.http.response import PlainResponse
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
 from fastshard.remote.requests.heads import receive_head
 from fastshard.remote.requests.request import range_request
-from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import Origin, origin_of
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import NoRangesError, RetryError
 from fastshard.remote.http.connection import current_read
 from fastshard.remote.requests.heads import (
     TRANSIENT,
@@ -25,7 +27,6 @@ from fastshard.remote.requests.heads import (
     receive_head,
     retry_after,
 )
-from fastshard.remote.retry import Deadline, NoRangesError, RetryError
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 from fastshard.remote.urls import Url, expiry_of
 

@@ -28,9 +28,11 @@ from fastshard.remote.cache.hashed import (
     locked,
 )
 from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError
 from fastshard.remote.file import default_cache_dir
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.retry import SLOWEST, Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url
 from fastshard.typed.atmosphere.at_uri import is_did

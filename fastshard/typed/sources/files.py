@@ -13,8 +13,10 @@ from typing import IO, Any
 
 from fastshard.dataset.paths.listing import Location
 from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.retry import Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url, redact
 from fastshard.typed.sources.protocol import DataSource
