@@ -11,8 +11,9 @@ from itertools import count
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from fastshard._util.arguments import FLAGS, Parser, get_reading
-from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import EMPTY
+from fastshard._util.paths.globs import SUFFIX, has_magic
+from fastshard._util.paths.urls import Url, is_remote, redact, url_basename
 from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import (
@@ -47,7 +48,6 @@ from fastshard.remote.options import (
     make_settings,
     select_local,
 )
-from fastshard.remote.urls import Url, is_remote, redact, url_basename
 
 __all__ = [
     "Commands",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._util.options import check_choice, check_index, check_names
+from fastshard._util.paths.urls import is_folder, redact
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.order.worker import guard_collation
@@ -44,7 +45,6 @@ from fastshard.remote.options import (
     check_local,
     select_remote,
 )
-from fastshard.remote.urls import is_folder, redact
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder

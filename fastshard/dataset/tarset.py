@@ -14,6 +14,18 @@ from typing import Any
 from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.paths.urls import (
+    HTTP,
+    Url,
+    base_of,
+    common_folder,
+    is_folder,
+    is_remote,
+    is_url,
+    join_url,
+    parse_path_or_url,
+    relative_path,
+)
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
@@ -38,18 +50,6 @@ from fastshard.index.sidecar import (
 )
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import (
-    HTTP,
-    Url,
-    base_of,
-    common_folder,
-    is_folder,
-    is_remote,
-    is_url,
-    join_url,
-    parse_path_or_url,
-    relative_path,
-)
 
 __all__ = ["TarSet", "common_root", "require_tars", "shard_name"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from fastshard._util.globs import is_shard_name
+from fastshard._util.paths.globs import is_shard_name
+from fastshard._util.paths.urls import join_url
 from fastshard.remote.file import RemoteFile, try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import join_url
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder"]
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fastshard._util.paths.urls import redact
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.formats.folder import Folder

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.paths.urls import is_remote, join_url, redact, relative_path
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import warn_ignored_index, warn_old_version
 from fastshard.index.dataset_file import NAME, DatasetIndex, ShardRecord
 from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, join_url, redact, relative_path
 
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable

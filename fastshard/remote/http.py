@@ -23,6 +23,15 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from fastshard._core.io.source import allocate_bytes
+from fastshard._util.paths.urls import (
+    Origin,
+    Url,
+    expiry_of,
+    normalize_url,
+    origin_of,
+    parse_url,
+    redact,
+)
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import (
@@ -37,15 +46,6 @@ from fastshard.remote.http_response import FRESH_URL, REFUSALS, RangeResponse
 from fastshard.remote.options import OPENERS, Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
-    Origin,
-    Url,
-    expiry_of,
-    normalize_url,
-    origin_of,
-    parse_url,
-    redact,
-)
 
 __all__ = ["HttpClient", "Part", "client_for"]
 

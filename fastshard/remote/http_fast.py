@@ -46,12 +46,12 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
+from fastshard._util.paths.urls import Origin, origin_of
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.http_response import PlainResponse
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp", "HttpLoop", "ServerState"]
 

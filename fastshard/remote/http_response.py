@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
+from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.http_connection import current_read
 from fastshard.remote.retry import Deadline, NoRangesError, RetryError
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
-from fastshard.remote.urls import Url, expiry_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

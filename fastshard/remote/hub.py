@@ -14,6 +14,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+from fastshard._util.paths.urls import (
+    Url,
+    base_of,
+    normalize_url,
+    origin_of,
+    parse_url,
+    redact,
+)
 from fastshard.errors import (
     FastshardError,
     MissingLibraryError,
@@ -27,14 +35,6 @@ from fastshard.remote.http_response import TRANSIENT
 from fastshard.remote.options import RemoteOptions, Settings, Token
 from fastshard.remote.retry import Deadline, RetryError
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
-    Url,
-    base_of,
-    normalize_url,
-    origin_of,
-    parse_url,
-    redact,
-)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -12,9 +12,16 @@ from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, cast
 
 from fastshard._util.options import check_names
+from fastshard._util.paths.urls import (
+    HTTP,
+    Origin,
+    Url,
+    normalize_url,
+    origin_of,
+    parse_url,
+)
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
 __all__ = [
     "OPENERS",

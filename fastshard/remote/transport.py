@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastshard._util.paths.urls import Url
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter
-from fastshard.remote.urls import Url
 
 __all__ = [
     "MAX_NBYTES",

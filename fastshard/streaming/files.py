@@ -19,6 +19,7 @@ from fastshard._core.io.source import (
 )
 from fastshard._core.streaming.plan import MdsRows, RowTable
 from fastshard._core.streaming.shard import RowShard, make_row_shard
+from fastshard._util.paths.urls import HTTP, join_url, redact, scheme_of
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import (
     ClosedError,
@@ -31,7 +32,6 @@ from fastshard.formats.tar import Mode, map_cached_file
 from fastshard.index.freshness import Opening, version_of
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import HTTP, join_url, redact, scheme_of
 from fastshard.streaming.index import FileInfo, ShardConfig, StreamIndex
 from fastshard.streaming.samples import RowFacts
 

@@ -17,10 +17,10 @@ from fastshard._core.streaming.index import (
     ShardTable,
     parse_index,
 )
+from fastshard._util.paths.urls import join_url
 from fastshard.errors import FormatError
 from fastshard.remote.file import open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import join_url
 from fastshard.streaming.joined import JoinedTable
 
 __all__ = [

@@ -7,12 +7,12 @@ import types
 import pytest
 
 import fastshard
+from fastshard._util.paths.urls import join_url
 from fastshard.cli import main
 from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault
 from fastshard.formats import registry
 from fastshard.formats.registry import Format
-from fastshard.remote.urls import join_url
 from support.servers.http import Server
 from support.tars import write_tar
 

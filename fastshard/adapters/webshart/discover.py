@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
+from fastshard._util.paths.urls import normalize_url, origin_of, redact
 from fastshard.adapters.webshart.dataset import DiscoveredDataset, ShardReader
 from fastshard.adapters.webshart.listing import (
     find_local,
@@ -29,7 +30,6 @@ from fastshard.remote.options import (
     check_local,
     make_settings,
 )
-from fastshard.remote.urls import normalize_url, origin_of, redact
 
 __all__ = [
     "DiscoveredDataset",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
-from fastshard._util.globs import SUFFIX
+from fastshard._util.paths.globs import SUFFIX
+from fastshard._util.paths.urls import redact
 from fastshard.formats.foreign import compression_of, suffix_of
-from fastshard.remote.urls import redact
 
 __all__ = ["LeftOut"]
 

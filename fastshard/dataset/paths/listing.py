@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from fastshard._util.globs import (
+from fastshard._util.paths.globs import (
     SUFFIX,
     expand_braces,
     glob,
@@ -20,6 +20,17 @@ from fastshard._util.globs import (
     matches_parts,
     natural_key,
     target_exists,
+)
+from fastshard._util.paths.urls import (
+    HTTP,
+    STORES,
+    Url,
+    folder_of,
+    join_url,
+    parse_path_or_url,
+    parse_url,
+    redact,
+    scheme_of,
 )
 from fastshard.dataset.paths.left_out import LeftOut
 from fastshard.dataset.paths.not_found import (
@@ -50,17 +61,6 @@ from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.retry import NoRangesError
-from fastshard.remote.urls import (
-    HTTP,
-    STORES,
-    Url,
-    folder_of,
-    join_url,
-    parse_path_or_url,
-    parse_url,
-    redact,
-    scheme_of,
-)
 
 __all__ = [
     "ListedShard",

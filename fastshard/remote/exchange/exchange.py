@@ -18,6 +18,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_read, wait_for_socket
 
+from fastshard._util.paths.urls import Url, normalize_url, origin_of
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
@@ -33,7 +34,6 @@ from fastshard.remote.http_connection import CONNECT, current_read, proxy_for
 from fastshard.remote.http_response import TRANSIENT, retry_after
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, ReadCancelledError, RetryError
-from fastshard.remote.urls import Url, normalize_url, origin_of
 
 __all__ = ["HttpExchange", "ServiceRequest"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.arguments import FLAGS, add_reading, get_reading
-from fastshard._util.globs import is_shard_name
+from fastshard._util.paths.globs import is_shard_name
 from fastshard._util.terminal import UsageError, escape_name, write_line
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import find_format
