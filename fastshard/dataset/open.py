@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._util.options import check_choice, check_index, check_names
+from fastshard._util.paths.remote_options import (
+    RemoteOptions,
+    check_local,
+    select_remote,
+)
 from fastshard._util.paths.urls import is_folder, redact
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
@@ -39,12 +44,7 @@ from fastshard.index.dataset_lookup import (
     find_dataset_index,
 )
 from fastshard.remote.cache.copies import copy_settings
-from fastshard.remote.options import (
-    RemoteOptions,
-    Settings,
-    check_local,
-    select_remote,
-)
+from fastshard.remote.options import Settings
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder

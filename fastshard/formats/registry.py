@@ -16,8 +16,9 @@ from fastshard._util.paths.urls import redact
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
+    from fastshard._util.paths.remote_options import RemoteOptions
     from fastshard.formats.folder import Folder
-    from fastshard.remote.options import RemoteOptions, Settings
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "Format",

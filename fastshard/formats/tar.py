@@ -22,6 +22,7 @@ from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
 from fastshard._util.hints import suggest_path
 from fastshard._util.options import check_choice, check_index, check_names
+from fastshard._util.paths.remote_options import RemoteOptions
 from fastshard._util.paths.urls import (
     Url,
     is_folder,
@@ -55,7 +56,7 @@ from fastshard.index.freshness import (
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
 from fastshard.remote.cache.copies import CopySettings, copy_settings
-from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.options import Settings, make_settings
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing

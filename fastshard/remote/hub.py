@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+from fastshard._util.paths.remote_options import RemoteOptions, Token
 from fastshard._util.paths.urls import (
     Url,
     base_of,
@@ -32,7 +33,7 @@ from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http import HttpClient
 from fastshard.remote.http_connection import check_public
 from fastshard.remote.http_response import TRANSIENT
-from fastshard.remote.options import RemoteOptions, Settings, Token
+from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, RetryError
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 

@@ -16,6 +16,7 @@ from fastshard._util.paths.globs import (
     matches_parts,
     natural_key,
 )
+from fastshard._util.paths.remote_options import select_remote
 from fastshard._util.paths.urls import HTTP, Url, parse_path_or_url, redact, scheme_of
 from fastshard.dataset.paths.listing import (
     SEPARATOR,
@@ -37,7 +38,7 @@ from fastshard.errors import (
 )
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
-from fastshard.remote.options import Settings, select_remote
+from fastshard.remote.options import Settings
 
 __all__ = ["FormatFolders", "find_folders", "first_folder", "list_or_find"]
 

@@ -21,6 +21,7 @@ from fastshard._util.paths.globs import (
     natural_key,
     target_exists,
 )
+from fastshard._util.paths.remote_options import RemoteOptions
 from fastshard._util.paths.urls import (
     HTTP,
     STORES,
@@ -59,7 +60,7 @@ from fastshard.formats.registry import formats
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
-from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.options import Settings, make_settings
 from fastshard.remote.retry import NoRangesError
 
 __all__ = [

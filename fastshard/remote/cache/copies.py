@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastshard._util.files import wait_for_tick
+from fastshard._util.paths.remote_options import RemoteOptions, check_local
 from fastshard._util.paths.urls import Url, parse_url
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.cache.disk import read_at
-from fastshard.remote.options import RemoteOptions, Settings, check_local
+from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, ReadCancelledError, traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 

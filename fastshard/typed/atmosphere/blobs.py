@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
 from fastshard._util.paths.urls import Url, parse_url
 from fastshard.errors import (
     BlobNotFoundError,
@@ -30,7 +31,7 @@ from fastshard.remote.cache.hashed import (
 )
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.file import default_cache_dir
-from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.options import Settings
 from fastshard.remote.retry import SLOWEST, Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.typed.atmosphere.at_uri import is_did

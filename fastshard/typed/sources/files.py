@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from fastshard._util.paths.remote_options import RemoteOptions
 from fastshard._util.paths.urls import Url, parse_url, redact
 from fastshard.dataset.paths.listing import Location
 from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
-from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 from fastshard.typed.sources.protocol import DataSource
