@@ -37,12 +37,12 @@ from fastshard.formats.tar import (
     Progress,
     TarOptions,
     TarShard,
+    copy_settings,
     open_tar,
     warn_unread,
 )
 from fastshard.index.contents import IndexWarnings
 from fastshard.index.sidecar import count_json
-from fastshard.remote.cache.copies import copy_settings
 from fastshard.remote.options import Settings, make_settings
 
 __all__ = [

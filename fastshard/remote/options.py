@@ -127,6 +127,11 @@ class Settings:
             found = self._shared.setdefault(kind, kind(self))
         return found
 
+    @property
+    def openers(self) -> int:
+        """Number of objects that are opened at a time."""
+        return OPENERS * self.connections
+
     def bearer(self) -> str | None:
         """Return the token, or None; call the function that returns it.
 

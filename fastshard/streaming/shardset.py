@@ -30,7 +30,6 @@ from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
-from fastshard.remote.options import Settings
 from fastshard.streaming.compressed import CompressedShards
 from fastshard.streaming.files import StreamFiles
 from fastshard.streaming.index import (
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
     from fastshard._core.dataset.locator import SampleLocator
     from fastshard.dataset.verify import Fault
+    from fastshard.remote.options import Settings
 
 __all__ = ["StreamSet"]
 

@@ -60,7 +60,7 @@ def toy(monkeypatch):
     module = types.ModuleType("toy_format")
     module.FORMAT = ToyFormat()
     monkeypatch.setitem(sys.modules, "toy_format", module)
-    monkeypatch.setattr(registry, "_modules", list(registry._modules))
+    monkeypatch.setattr(registry, "_modules", dict(registry._modules))
     registry.register("toy_format")
     registry.register("toy_format")  # has no effect
     assert [each.name for each in registry.formats()] == [

@@ -24,7 +24,7 @@ from fastshard._util.paths.urls import (
     scheme_of,
 )
 from fastshard.adapters.webshart.index import find_local_index
-from fastshard.dataset.paths.listing import list_remote
+from fastshard.dataset.paths.remote_listing import list_remote
 from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_sidecar import remote_sidecar_path
