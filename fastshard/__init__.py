@@ -47,8 +47,9 @@ __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats streaming typed"
 
 _moved.install()
-for _format in ("columnar", "streaming", "typed"):
-    register(f"fastshard.{_format}.format")
+register("fastshard.columnar.format", mark="index.sqlite")
+register("fastshard.streaming.format", mark="index.json")
+register("fastshard.typed.format", mark="")
 
 
 def __getattr__(name: str) -> object:

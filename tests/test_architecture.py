@@ -49,7 +49,6 @@ SINGLE_SUBCLASS = {
     "FieldMap": "compiled look-up; its subclass is public",
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
-    "AuthorizationOptions": "options beside the classes that take them",
     "RemoteOptions": "used by itself for shards and indexes",
     "ShardWriteResult": "used by itself for files and objects",
     "JointReader": "formats of the user's own derive from it",

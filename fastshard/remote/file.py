@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastshard._core.io.source import MemoryPool, allocate_bytes, batch_memory
+from fastshard._util.paths.urls import HTTP, Url, base_of, parse_url, strip_user
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -29,7 +30,6 @@ from fastshard.remote.transport import (
     Part,
     Transport,
 )
-from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
 
 if TYPE_CHECKING:
     from fastshard.remote.http.response import RangeResponse

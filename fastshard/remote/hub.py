@@ -13,15 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.remote.deadline import Deadline
-from fastshard.remote.exchange.answer import Answer
-from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
-from fastshard.remote.http.client import client_for
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.requests.authorization import Token
-from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
+from fastshard._util.paths.remote_options import RemoteOptions, Token
+from fastshard._util.paths.urls import (
     Url,
     base_of,
     normalize_url,
@@ -29,6 +22,13 @@ from fastshard.remote.urls import (
     parse_url,
     redact,
 )
+from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.exchange.answer import Answer
+from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
+from fastshard.remote.http.client import client_for
+from fastshard.remote.options import Settings
+from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 
 __all__ = ["HubClient", "HubFile", "HubUrl", "hub_for", "parse_hub_url"]
 

@@ -13,6 +13,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fastshard._core.io.socket import Scatter
+from fastshard._util.paths.urls import (
+    HTTP,
+    Url,
+    normalize_url,
+    origin_of,
+    parse_url,
+    redact,
+    scheme_of,
+)
 from fastshard.errors import (
     FastshardError,
     MissingLibraryError,
@@ -29,15 +38,6 @@ from fastshard.remote.options import Settings
 from fastshard.remote.requests.heads import TRANSIENT, find_coding
 from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
-    HTTP,
-    Url,
-    normalize_url,
-    origin_of,
-    parse_url,
-    redact,
-    scheme_of,
-)
 
 __all__ = [
     "StoreClient",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastshard._util.paths.urls import Url
 from fastshard.remote.deadline import Deadline
 from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import Url
 
 __all__ = [
     "MAX_NBYTES",

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import IO, Any, Protocol, cast
 
+from fastshard._util.paths.urls import scheme_of
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.url import URLSource
 

@@ -9,7 +9,8 @@ from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
-    from fastshard.remote.options import RemoteOptions, Settings
+    from fastshard._util.paths.remote_options import RemoteOptions
+    from fastshard.remote.options import Settings
     from fastshard.typed.shardset import PackedSet
 
 __all__ = ["FORMAT"]

@@ -9,14 +9,12 @@ import stat
 import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from fastshard._util.processes.locks import try_lock, unlock
 
 __all__ = [
-    "LockOwner",
     "append_to",
     "disk_bytes",
     "open_regular",
@@ -41,37 +39,16 @@ BLOCK = 512  # unit of `st_blocks`, bytes
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
 GONE = ".gone"  # suffix of a directory that is being removed
 
-_all_locked: weakref.WeakSet[LockOwner] = weakref.WeakSet()
 _seeking = threading.Lock()  # without pread: makes seek and read atomic
 
 
-class LockOwner:
-    """Owner of a lock that is free in a forked child.
-
-    Attributes
-    ----------
-    lock : threading.Lock
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        _all_locked.add(self)
-
-    def reset_after_fork(self) -> None:
-        """Reset state in a forked child: the parent held the lock during the fork."""
-
-
-def _free_locks() -> None:
+def _free_seeking() -> None:
     global _seeking
     _seeking = threading.Lock()
-    for one in list(_all_locked):
-        if one.lock.locked():
-            one.reset_after_fork()
-        one.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
+    os.register_at_fork(after_in_child=_free_seeking)
 
 
 def open_regular(path: str, flags: int) -> int:

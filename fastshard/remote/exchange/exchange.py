@@ -18,6 +18,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_read, wait_for_socket
 
+from fastshard._util.paths.urls import Url, origin_of
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.deadline import SLOWEST, Deadline
@@ -44,7 +45,6 @@ from fastshard.remote.requests.redirects import (
     following_url,
 )
 from fastshard.remote.requests.request import HttpRequest
-from fastshard.remote.urls import Url, origin_of
 
 __all__ = ["HttpExchange", "ServiceRequest"]
 

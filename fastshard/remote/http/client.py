@@ -22,6 +22,12 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from fastshard._core.io.source import allocate_bytes
+from fastshard._util.paths.urls import (
+    Origin,
+    Url,
+    origin_of,
+    parse_url,
+)
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.deadline import Deadline
@@ -37,7 +43,7 @@ from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse
 from fastshard.remote.http.signing import SignedUrls
 from fastshard.remote.meter import Meter
-from fastshard.remote.options import OPENERS, Settings
+from fastshard.remote.options import Settings
 from fastshard.remote.requests.heads import content_length
 from fastshard.remote.requests.redirects import (
     MOST_REDIRECTS,
@@ -48,12 +54,6 @@ from fastshard.remote.requests.redirects import (
 from fastshard.remote.requests.request import HttpRequest, range_request
 from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
-    Origin,
-    Url,
-    origin_of,
-    parse_url,
-)
 
 __all__ = ["HttpClient", "Part", "client_for"]
 
@@ -420,7 +420,7 @@ class HttpClient:
             if manager is None:
                 settings = self.settings
                 manager = manager_for(
-                    OPENERS * settings.connections,
+                    settings.openers,
                     settings.private_hosts,
                     proxy,
                     secure,

@@ -29,9 +29,9 @@ from urllib3.util.connection import create_connection
 from urllib3.util.ssl_ import create_urllib3_context
 
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
+from fastshard._util.paths.urls import Origin
 from fastshard.remote.addresses import RefusedHostError, public_addresses
 from fastshard.remote.deadline import Deadline
-from fastshard.remote.urls import Origin
 
 BUFFER = 8 << 10  # bytes
 CONNECT = 10.0  # seconds to connect

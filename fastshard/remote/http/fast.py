@@ -45,6 +45,7 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
+from fastshard._util.paths.urls import Origin, origin_of
 from fastshard.remote.deadline import SLOWEST, Deadline
 from fastshard.remote.errors import RetryError
 from fastshard.remote.http.connection import CONNECT, connection_to, proxy_for
@@ -55,7 +56,6 @@ from fastshard.remote.requests.heads import receive_head
 from fastshard.remote.requests.request import range_request
 from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp", "HttpLoop", "ServerState"]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
+from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.deadline import Deadline
 from fastshard.remote.errors import NoRangesError, RetryError
@@ -28,7 +29,6 @@ from fastshard.remote.requests.heads import (
     retry_after,
 )
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
-from fastshard.remote.urls import Url, expiry_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

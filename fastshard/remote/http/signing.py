@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from fastshard._util.paths.urls import Url, normalize_url
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.http.response import FRESH_URL
-from fastshard.remote.urls import Url, normalize_url
 
 __all__ = ["SignedUrls"]
 

@@ -1,46 +1,36 @@
-"""Ways to authorise requests: each is a class, its option, and a line in `WAYS`."""
+"""Ways to authorise requests: each is a class, and a line in `WAYS`."""
 
 from __future__ import annotations
 
 import pickle
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, TypedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
+from fastshard._util.paths.remote_options import RemoteOptions, Token
+from fastshard._util.paths.urls import Origin
 from fastshard.errors import FastshardError
 from fastshard.remote.requests.request import HttpRequest
-from fastshard.remote.urls import Origin
 
 __all__ = [
     "Authorization",
-    "AuthorizationOptions",
     "Bearer",
     "Credentials",
-    "Token",
     "check_pickles",
     "ways_of",
 ]
-
-Token = str | Callable[[], str | None] | None
 
 # Headers that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 PICKLERS = frozenset(("cloudpickle", "dill", "ray.cloudpickle"))  # of any function
 
 
-class AuthorizationOptions(TypedDict, total=False):
-    """Options of the ways to authorise; `RemoteOptions` describes them."""
-
-    token: Token
-    headers: Mapping[str, str] | None
-
-
 class Authorization:
     """Way to authorise requests, made from the options that it takes."""
 
     @classmethod
-    def of(cls, options: AuthorizationOptions) -> Self | None:
+    def of(cls, options: RemoteOptions) -> Self | None:
         """Return the way that options ask for; None if they do not."""
         raise NotImplementedError
 
@@ -60,7 +50,7 @@ class FixedHeaders(Authorization):
         self._headers = _check_headers(headers)
 
     @classmethod
-    def of(cls, options: AuthorizationOptions) -> Self | None:
+    def of(cls, options: RemoteOptions) -> Self | None:
         headers = options.get("headers")
         return cls(headers) if headers else None
 
@@ -86,7 +76,7 @@ class Bearer(Authorization):
         self._token = token
 
     @classmethod
-    def of(cls, options: AuthorizationOptions) -> Self | None:
+    def of(cls, options: RemoteOptions) -> Self | None:
         token = options.get("token")
         return None if token is None else cls(token)
 
@@ -120,7 +110,7 @@ class Bearer(Authorization):
 WAYS: tuple[type[Authorization], ...] = (FixedHeaders, Bearer)
 
 
-def ways_of(options: AuthorizationOptions) -> tuple[Authorization, ...]:
+def ways_of(options: RemoteOptions) -> tuple[Authorization, ...]:
     """Return the ways that options ask for."""
     ways = (kind.of(options) for kind in WAYS)
     return tuple(way for way in ways if way is not None)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urljoin
 
+from fastshard._util.paths.urls import Url, expiry_of, normalize_url, origin_of, redact
 from fastshard.errors import FastshardError, RemoteError
-from fastshard.remote.urls import Url, expiry_of, normalize_url, origin_of, redact
 
 __all__ = ["MOST_REDIRECTS", "REDIRECTS", "following_url", "lifetime_of"]
 

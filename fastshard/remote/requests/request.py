@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from fastshard.remote.urls import Origin, origin_of
+from fastshard._util.paths.urls import Origin, origin_of
 
 __all__ = ["HttpRequest", "range_request"]
 

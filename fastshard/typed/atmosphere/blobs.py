@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, parse_url
 from fastshard.errors import (
     BlobNotFoundError,
     FastshardError,
@@ -32,9 +34,8 @@ from fastshard.remote.deadline import SLOWEST, Deadline
 from fastshard.remote.errors import ReadCancelledError
 from fastshard.remote.file import default_cache_dir
 from fastshard.remote.meter import Meter
-from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.options import Settings
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
-from fastshard.remote.urls import Url, parse_url
 from fastshard.typed.atmosphere.at_uri import is_did
 from fastshard.typed.atmosphere.client import Atmosphere
 from fastshard.typed.cid import RAW, parse_cid

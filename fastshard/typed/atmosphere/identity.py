@@ -6,8 +6,8 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from fastshard._util.paths.urls import origin_of
 from fastshard.errors import HandleNotFoundError, IdentityError, XrpcError
-from fastshard.remote.urls import origin_of
 from fastshard.typed.atmosphere.at_uri import is_did, is_handle
 from fastshard.typed.atmosphere.xrpc import (
     AnswerFields,

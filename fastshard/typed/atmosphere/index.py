@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from fastshard.remote.urls import redact
+from fastshard._util.paths.urls import redact
 from fastshard.typed.atmosphere.at_uri import AtUri
 from fastshard.typed.atmosphere.loading.dataset import DatasetLoader
 from fastshard.typed.atmosphere.loading.label import LabelLoader

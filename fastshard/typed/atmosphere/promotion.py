@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastshard.remote.urls import is_remote, scheme_of
+from fastshard._util.paths.urls import is_remote, scheme_of
 from fastshard.typed.atmosphere.loading.shards import is_public_url
 from fastshard.typed.atmosphere.publishing.dataset import EntryFields, content_of
 from fastshard.typed.atmosphere.publishing.steps import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import redact
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import TarOptions
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import redact
+from fastshard.remote.options import Settings
 from fastshard.typed.atmosphere.at_uri import AtUri
 from fastshard.typed.atmosphere.blobs import MIDDLE, BlobSettings, fetch_url
 from fastshard.typed.atmosphere.client import Atmosphere

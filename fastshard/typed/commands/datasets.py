@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.paths.urls import redact
 from fastshard._util.terminal import (
     UsageError,
     escape_name,
@@ -17,7 +18,6 @@ from fastshard._util.terminal import (
     write_lines,
     write_note,
 )
-from fastshard.remote.urls import redact
 from fastshard.typed.commands.index_options import (
     add_index_options,
     ask_password,

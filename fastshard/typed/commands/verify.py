@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 
 from fastshard._core.typed.shard import check_payload
+from fastshard._util.paths.urls import redact
 from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault, verify_dataset
 from fastshard.errors import FormatError, StaleIndexWarning
-from fastshard.remote.urls import redact
 
 __all__ = ["verify_set"]
 

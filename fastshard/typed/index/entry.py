@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
-from fastshard.remote.urls import redact
+from fastshard._util.paths.urls import redact
 from fastshard.typed.cid import generate_cid
 
 if TYPE_CHECKING:

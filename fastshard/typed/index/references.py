@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from fastshard._util import texts
-from fastshard.remote.urls import redact
+from fastshard._util.paths.urls import redact
 
 __all__ = [
     "LOCAL",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Unpack, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url
 from fastshard.dataset.paths.listing import Location
 from fastshard.errors import ShardNotFoundError
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import Url
+from fastshard.remote.options import Settings
 from fastshard.typed.atmosphere.blobs import (
     BlobName,
     BlobSettings,

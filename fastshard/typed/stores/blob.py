@@ -9,9 +9,9 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.paths.urls import scheme_of
 from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.errors import RemoteError
-from fastshard.remote.urls import scheme_of
 from fastshard.typed.atmosphere.blobs import BlobName, parse_blob_url
 from fastshard.typed.cid import cid_of_blob
 from fastshard.typed.sources.blob import BlobSource

@@ -10,9 +10,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fastshard._util.globs import expand_braces
+from fastshard._util.paths.globs import expand_braces
+from fastshard._util.paths.urls import is_remote, normalize_url, redact, strip_user
 from fastshard.errors import FastshardError, RecordError
-from fastshard.remote.urls import is_remote, normalize_url, redact, strip_user
 from fastshard.typed.atmosphere.records.checked import UnknownMember
 from fastshard.typed.atmosphere.records.storage import (
     Storage,

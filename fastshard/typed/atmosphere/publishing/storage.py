@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fastshard._util.globs import expand_braces
-from fastshard.remote.urls import redact
+from fastshard._util.paths.globs import expand_braces
+from fastshard._util.paths.urls import redact
 from fastshard.typed.atmosphere.loading.shards import is_public_url
 from fastshard.typed.atmosphere.records.checksum import ShardChecksum
 from fastshard.typed.atmosphere.records.storage import (

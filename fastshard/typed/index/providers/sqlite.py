@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from fastshard._util.paths.urls import redact, scheme_of
 from fastshard.errors import ClosedError
-from fastshard.remote.urls import redact, scheme_of
 from fastshard.typed.index.providers.rows import is_text
 from fastshard.typed.index.providers.sql import Run, SqlProvider
 from fastshard.typed.index.providers.sqlite_file import (
