@@ -213,7 +213,9 @@ def open(  # noqa: A001
     settings: Settings | None = None
     if not location.is_local:
         settings = location.settings(select_remote(remote))
-    listing: Listing | FormatFolders | None = find_folders(location, remote)
+    listing: Listing | FormatFolders | None = find_folders(
+        location, remote, settings=settings
+    )
     if listing is None:
         if remote:
             _check_tar_options(location, remote)
@@ -221,9 +223,9 @@ def open(  # noqa: A001
     if isinstance(listing, FormatFolders):
         shards = _open_format(listing, tar_options, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
-    settings = None
-    if remote or listing.is_remote:
-        settings = _make_settings(listing, location, remote)
+    if not listing.is_remote:
+        settings = copy_settings(remote) if remote else None
+    if settings is not None:
         check_modes(mode, check_size=check_size, remote=settings)
     index, folder = _resolve_index(index, listing, key)
     paths = listing.paths
@@ -267,21 +269,6 @@ def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
             f"cache_dir= is no option of {found.name} datasets, whose files are always "
             "mapped: leave it out"
         )
-
-
-def _make_settings(
-    listing: Listing, location: Location, options: RemoteOptions
-) -> Settings | None:
-    """Return how shards are read; None for local files without a cache.
-
-    Raises
-    ------
-    ValueError
-        An option does nothing for local files.
-    """
-    if listing.is_remote:
-        return location.settings(options)
-    return copy_settings(options)
 
 
 def _option_names() -> tuple[str, ...]:

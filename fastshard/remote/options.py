@@ -19,11 +19,8 @@ from fastshard._util.paths.urls import (
 )
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.remote.requests.authorization import (
-    Credentials,
-    check_pickles,
-    ways_of,
-)
+from fastshard.remote.requests.authorization import check_pickles, ways_of
+from fastshard.remote.requests.request import Credentials
 
 __all__ = [
     "Settings",
@@ -58,10 +55,8 @@ class Settings:
 
     Attributes
     ----------
-    origins : frozenset of Origin
-        Servers of the sources.
     credentials : Credentials
-        Authorise requests to them.
+        Authorise requests to the servers of the sources.
     reached : set of Origin
         Servers that have answered, in this process or in the one that pickled this.
     client : callable or None
@@ -81,7 +76,6 @@ class Settings:
         self._shared: dict[Callable[[Settings], Any], Any] = {}
         _all_settings.add(self)
         self.options = options
-        self.origins = origins
         self.reached: set[Origin] = set()
         self.credentials = Credentials(ways_of(options), origins)
         self.sign: Sign | None = options.get("sign")
@@ -113,6 +107,11 @@ class Settings:
             raise FastshardError("offline=True reads from a cache: give cache_dir=")
         if self.cache_limit is not None and self.cache_dir is None:
             raise FastshardError("cache_limit= is of a cache: give cache_dir=")
+
+    @property
+    def origins(self) -> frozenset[Origin]:
+        """Servers of the sources, which the secrets are sent to."""
+        return self.credentials.origins
 
     def shared(self, kind: Callable[[Settings], T]) -> T:
         """Return the process's one ``kind(settings)``; make it at the first call."""
@@ -188,4 +187,5 @@ def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Setti
         raise FastshardError("sign= is for http and https URLs")
     if any(url.scheme == "hf" for url in urls):
         origins.add(origin_of(normalize_url(settings.endpoint)))
-    return Settings(options, frozenset(origins)) if origins else settings
+    settings.credentials = settings.credentials._replace(origins=frozenset(origins))
+    return settings

@@ -514,7 +514,7 @@ def drop_stored(requests: Sequence[Request]) -> None:
         request.drop()
     moment = time.monotonic() + STORE_SECONDS
     for request in requests:
-        if getattr(request.file, "entry", None) is not None:
+        if request.file.entry is not None:
             for read in request.reads:
                 read.wait_until(moment)
 
@@ -552,6 +552,8 @@ def _read_here(request: Request) -> None:
 
 def _fill_from_cache(request: Request) -> bool:
     """Fill a request from the disk cache; return whether that succeeded."""
+    if request.file.entry is None:
+        return False
     if not request.file.is_cached(request.offset, request.size):
         return False
     request.filled = request.file.read_cached(request.offset, request.destination())

@@ -165,10 +165,14 @@ class RangedObject(Protocol):
     ----------
     path : str
         Redacted URL, for errors.
+    settings : Settings
+    entry : object or None
+        Its entry in the disk cache.
     """
 
     path: str
     settings: Settings
+    entry: Any
 
     @property
     def meter(self) -> Meter:

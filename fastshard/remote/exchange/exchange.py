@@ -32,7 +32,7 @@ from fastshard.remote.http.client import (
 )
 from fastshard.remote.http.connection import current_read, proxy_for
 from fastshard.remote.options import Settings
-from fastshard.remote.requests.authorization import Bearer, Credentials
+from fastshard.remote.requests.authorization import Bearer
 from fastshard.remote.requests.heads import (
     TRANSIENT,
     content_length,
@@ -44,7 +44,7 @@ from fastshard.remote.requests.redirects import (
     REDIRECTS,
     following_url,
 )
-from fastshard.remote.requests.request import HttpRequest
+from fastshard.remote.requests.request import Credentials, HttpRequest
 
 __all__ = ["HttpExchange", "ServiceRequest"]
 
@@ -281,8 +281,8 @@ def _send(
         pieces = _paced(pieces, limit)
     elif request.method == "POST":
         sent.headers["Content-Length"] = "0"
-    client.settings.credentials.authorize(sent)
-    request.credentials.authorize(sent)
+    for credentials in (client.settings.credentials, request.credentials):
+        sent.authorize(credentials)
     response: urllib3.BaseHTTPResponse = client.send(sent, limit.deadline, pieces)
     return response
 
@@ -332,9 +332,8 @@ def _receive(
     reason = find_coding(request.redact(headers.get("Content-Encoding", "")))
     if reason:
         return RemoteError(reason, url, status)
-    try:
-        announced = content_length(headers) or 0
-    except ValueError:
+    announced = content_length(headers) or 0
+    if announced < 0:
         return RemoteError("Content-Length is not a number", url, status)
     if announced > most:
         return _too_large(most, url, status)

@@ -196,7 +196,7 @@ class HttpClient:
             if found is not None:
                 return found[0]
         while True:
-            first = self._signed.current(given)
+            first = self._first_of(given)
             redirected = self._target_of(given) != first
             try:
                 with self._respond(
@@ -233,7 +233,7 @@ class HttpClient:
         RemoteNotFoundError
             The object does not exist.
         """
-        begun, target = time.monotonic(), self._signed.current(url.normalized)
+        begun, target = time.monotonic(), self._first_of(url.normalized)
         if url.normalized in self._targets or origin_of(target) not in self._common:
             return None
         response = self._fast.ask(target, start, end, deadline)
@@ -318,9 +318,9 @@ class HttpClient:
         """Send a request for a range; return the response with its body unread."""
         tag = ""
         if expected is not None and target not in self._targets:
-            tag = expected.strong_tag
-        request = range_request(target, start, end, tag)
-        self.settings.credentials.authorize(request)
+            tag = expected.tag
+        credentials = self.settings.credentials
+        request = range_request(target, start, end, tag, credentials)
         traffic.count_request()
         return self.send(request, deadline)
 
@@ -395,15 +395,19 @@ class HttpClient:
         reason = f"{error.reason.removesuffix(FRESH_URL)}; {origin}"
         return RemoteError(reason, error.url, error.status)
 
+    def _first_of(self, url: str) -> str:
+        """Return the URL to request, before redirects: a fresh one, or the given."""
+        return self._signed.fresh.get(url, url)
+
     def _target_of(self, url: str) -> str:
         """Return the cached redirect target of a URL, or its signed URL."""
         target, until = self._targets.get(url, (url, 0.0))
-        return target if time.monotonic() < until else self._signed.current(url)
+        return target if time.monotonic() < until else self._first_of(url)
 
     def _follow_redirect(self, url: Url, target: str, response: Any) -> str:
         """Return the target of a redirect, and cache it."""
         following = following_url(target, response.status, response.headers, url)
-        first = self._signed.current(url.normalized)
+        first = self._first_of(url.normalized)
         if target == first or url.normalized in self._targets:
             until = time.monotonic() + lifetime_of(following)
             self._targets[url.normalized] = following, until
@@ -440,11 +444,8 @@ def _path_of(url: str) -> str:
 
 def _drain(response: Any, deadline: Deadline) -> bytes:
     """Read the short body of an error response, so that its connection is reused."""
-    try:
-        length = content_length(response.headers)
-    except ValueError:
-        length = None
-    if length is not None and length < MESSAGE:
+    length = content_length(response.headers)
+    if length is not None and 0 <= length < MESSAGE:
         message: bytes = response.read()
         response.release_conn()
         return message

@@ -540,10 +540,9 @@ class FastHttp:
         self, url: str, start: int, end: int, expected: ObjectInfo | None
     ) -> bytes:
         """Return a request as it is sent."""
-        tag = "" if expected is None else expected.strong_tag
-        request = range_request(url, start, end, tag)
-        self._settings.credentials.authorize(request)
-        return request.encode()
+        tag = "" if expected is None else expected.tag
+        credentials = self._settings.credentials
+        return range_request(url, start, end, tag, credentials).encode()
 
 
 def _exchange_in_python(

@@ -5,7 +5,6 @@ RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 
 from __future__ import annotations
 
-import hashlib
 import re
 import socket
 import time
@@ -21,10 +20,8 @@ from fastshard.remote.errors import NoRangesError, RetryError
 from fastshard.remote.http.connection import current_read
 from fastshard.remote.requests.heads import (
     TRANSIENT,
-    content_length,
-    find_coding,
     parse_head,
-    parse_time,
+    read_head,
     receive_head,
     retry_after,
 )
@@ -45,7 +42,6 @@ __all__ = [
 FIRST = 80 << 10  # bytes that are received at first
 AT_ONCE = 64 << 10  # bytes of a body that are received at a time
 MESSAGE = 64 << 10  # bytes of the body of a 404 that are discarded
-LONGEST_TAG = 300  # characters
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 REFUSALS = frozenset((400, 401, 403))  # of a signature, a token
@@ -115,7 +111,12 @@ class RangeResponse:
         self._url = url
         self._expected = expected
         self.start, self.end = start, end
-        status = response.status
+        self._head = (
+            response.head
+            if isinstance(response, PlainResponse)
+            else read_head(response.status, response.headers)
+        )
+        status = self._head.status
         if status == 206:
             self._check_range()
         elif status == 200:
@@ -124,9 +125,8 @@ class RangeResponse:
             self._check_beyond()
         else:
             self._refuse()
-        reason = find_coding(response.headers.get("Content-Encoding", ""))
-        if reason:
-            raise self.error(reason)
+        if self._head.fault:
+            raise self.error(self._head.fault)
         length = self._length()
         if status == 416:
             return  # the body is an error message
@@ -141,16 +141,14 @@ class RangeResponse:
     def _length(self) -> int | None:
         if self._body.chunked:
             return None
-        try:
-            return content_length(self._response.headers)
-        except ValueError as error:
-            raise self.error(str(error)) from None
+        if self._head.length == -1:
+            raise self.error("Content-Length is not a number")
+        return self._head.length
 
     def _check_range(self) -> None:
-        text = self._response.headers.get("Content-Range")
+        text = self._head.content_range
         if text is None:
-            kind = self._response.headers.get("Content-Type", "")
-            if kind.lower().startswith("multipart/"):
+            if self._head.kind.startswith("multipart/"):
                 raise self.error("expected one range, got a multipart response")
             raise self.error("the response has no Content-Range")
         match = RANGE.fullmatch(text.strip())
@@ -183,8 +181,7 @@ class RangeResponse:
             and total != self._expected.nbytes
         ):
             raise self._changed(f"{total:,} bytes", f"{self._expected.nbytes:,}")
-        kind = self._response.headers.get("Content-Type", "")
-        if kind.lower().startswith("text/html"):
+        if self._head.kind.startswith("text/html"):
             raise self.error("expected data, got an HTML page")
         if self.start == 0 and total is not None and (whole or total <= self.end):
             self.info = self._info(total)
@@ -201,9 +198,7 @@ class RangeResponse:
 
     def _check_beyond(self) -> None:
         """Accept a range past the end of an empty object."""
-        match = NO_RANGE.fullmatch(
-            self._response.headers.get("Content-Range", "").strip()
-        )
+        match = NO_RANGE.fullmatch((self._head.content_range or "").strip())
         if match is None:
             raise self.error("the server refused the range")
         total = int(match[1])
@@ -213,13 +208,9 @@ class RangeResponse:
         self.end = 0
 
     def _info(self, nbytes: int) -> ObjectInfo:
-        headers, expected = self._response.headers, self._expected
-        modified = headers.get("Last-Modified", "")[:100]
-        tag = headers.get("ETag", "") or modified
-        if len(tag) > LONGEST_TAG:
-            tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
+        tag, expected = self._head.tag, self._expected
         if expected is None:
-            return ObjectInfo(nbytes, tag, parse_time(modified))
+            return ObjectInfo(nbytes, tag, self._head.mtime_ns)
         if nbytes != expected.nbytes:
             raise self._changed(f"{nbytes:,} bytes", f"{expected.nbytes:,}")
         if expected.tag and tag != expected.tag:
@@ -318,6 +309,7 @@ class PlainResponse:
     ----------
     status : int
     headers : PlainHeaders
+    head : ResponseHead
     chunked : bool
         False.
 
@@ -342,9 +334,9 @@ class PlainResponse:
         self._release = release
         self._is_released = False
         head, self._rest = receive_head(self._receive_first)
-        self.status, self.headers = parse_head(head)
-        length = content_length(self.headers)
-        if length is None:
+        self.headers, self.head = parse_head(head)
+        self.status, length = self.head.status, self.head.length
+        if length is None or length < 0:
             raise ValueError("a response without a Content-Length")
         connection = self.headers.get("Connection", "keep-alive").lower()
         self._is_kept = connection == "keep-alive"

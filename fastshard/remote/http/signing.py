@@ -19,16 +19,17 @@ class SignedUrls:
     ----------
     sign : callable or None
         ``fn(url)`` of the URL as given returns a URL, or None.
+
+    Attributes
+    ----------
+    fresh : dict of str
+        URLs to request, by the normalized URL as given; both normalized.
     """
 
     def __init__(self, sign: Callable[[str], str | None] | None) -> None:
         self._sign = sign
-        self._fresh: dict[str, str] = {}  # normalized, by the normalized URL as given
+        self.fresh: dict[str, str] = {}
         self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
-
-    def current(self, url: str) -> str:
-        """Return the URL to request for a normalized one."""
-        return self._fresh.get(url, url)
 
     def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
         """Return whether there is another URL than the refused one, which was sent.
@@ -41,9 +42,9 @@ class SignedUrls:
         if self._sign is None or not _is_refusal(refused):
             return False
         with self._locks.setdefault(url.normalized, threading.Lock()):
-            if self.current(url.normalized) == sent:
+            if self.fresh.get(url.normalized, url.normalized) == sent:
                 self._call(self._sign, url, refused)
-            return self.current(url.normalized) != sent
+            return self.fresh.get(url.normalized, url.normalized) != sent
 
     def _call(
         self, sign: Callable[[str], str | None], url: Url, refused: RemoteError
@@ -60,7 +61,7 @@ class SignedUrls:
         if found is None:
             return
         try:
-            self._fresh[url.normalized] = normalize_url(found)
+            self.fresh[url.normalized] = normalize_url(found)
         except (FastshardError, AttributeError, TypeError):
             reason = f"sign= must return an http or https URL, got {type(found)}"
             if isinstance(found, str):

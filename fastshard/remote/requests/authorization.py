@@ -6,17 +6,14 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from fastshard._util.paths.remote_options import RemoteOptions, Token
-from fastshard._util.paths.urls import Origin
 from fastshard.errors import FastshardError
-from fastshard.remote.requests.request import HttpRequest
+from fastshard.remote.requests.request import Authorization, HttpRequest
 
 __all__ = [
-    "Authorization",
     "Bearer",
-    "Credentials",
     "check_pickles",
     "ways_of",
 ]
@@ -24,23 +21,6 @@ __all__ = [
 # Headers that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 PICKLERS = frozenset(("cloudpickle", "dill", "ray.cloudpickle"))  # of any function
-
-
-class Authorization:
-    """Way to authorise requests, made from the options that it takes."""
-
-    @classmethod
-    def of(cls, options: RemoteOptions) -> Self | None:
-        """Return the way that options ask for; None if they do not."""
-        raise NotImplementedError
-
-    def headers(self, request: HttpRequest) -> Mapping[str, str]:
-        """Return headers for a request, which has those of earlier ways."""
-        raise NotImplementedError
-
-    def check_pickles(self) -> None:
-        """Raise FastshardError if an option is a secret or does not pickle."""
-        raise NotImplementedError
 
 
 class FixedHeaders(Authorization):
@@ -114,19 +94,6 @@ def ways_of(options: RemoteOptions) -> tuple[Authorization, ...]:
     """Return the ways that options ask for."""
     ways = (kind.of(options) for kind in WAYS)
     return tuple(way for way in ways if way is not None)
-
-
-class Credentials(NamedTuple):
-    """Ways to authorise requests to some servers, and to no others."""
-
-    ways: tuple[Authorization, ...]
-    origins: frozenset[Origin]
-
-    def authorize(self, request: HttpRequest) -> None:
-        """Add the headers of the ways to a request for one of the servers."""
-        if request.origin in self.origins:
-            for way in self.ways:
-                request.headers.update(way.headers(request))
 
 
 def check_pickles(name: str, value: Any) -> None:

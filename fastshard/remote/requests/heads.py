@@ -5,19 +5,22 @@ RFC 9110 and 9112. `fastshard._core.io.exchange` checks the heads that its loop 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 __all__ = [
     "TRANSIENT",
     "PlainHeaders",
+    "ResponseHead",
     "content_length",
     "find_coding",
     "parse_head",
-    "parse_time",
+    "read_head",
     "receive_head",
     "retry_after",
 ]
@@ -25,6 +28,7 @@ __all__ = [
 PERMANENT = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
 TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - PERMANENT
 MOST_HEADERS = 16 << 10  # bytes
+LONGEST_TAG = 300  # characters
 PLAIN_HEAD = re.compile(  # of RFC 9112, without folded lines
     rb"HTTP/1\.1 (200|206|404)(?: [^\r\n\0]*)?\r\n"
     rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
@@ -73,8 +77,53 @@ def receive_head(receive: Callable[[], bytes]) -> tuple[bytes, memoryview]:
     return data[: at + 4], memoryview(data)[at + 4 :]
 
 
-def parse_head(head: bytes) -> tuple[int, PlainHeaders]:
-    """Return the status and the headers of a common response.
+class ResponseHead(NamedTuple):
+    """Fields of a head that ranges depend on.
+
+    Attributes
+    ----------
+    status : int
+    length : int or None
+        Bytes of the body; None without a length, -1 if it is not a number.
+    fault : str
+        Reason to refuse the body's coding, or "".
+    content_range : str or None
+    kind : str
+        Content-Type, in lower case.
+    tag : str
+        As of an `ObjectInfo`.
+    mtime_ns : int
+        Last-Modified, ns since 1970; 0 if unknown.
+    """
+
+    status: int
+    length: int | None
+    fault: str
+    content_range: str | None
+    kind: str
+    tag: str
+    mtime_ns: int
+
+
+def read_head(status: int, headers: Mapping[str, str]) -> ResponseHead:
+    """Return the fields of a head."""
+    modified = headers.get("Last-Modified", "")[:100]
+    tag = headers.get("ETag", "") or modified
+    if len(tag) > LONGEST_TAG:
+        tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
+    return ResponseHead(
+        status,
+        content_length(headers),
+        find_coding(headers.get("Content-Encoding", "")),
+        headers.get("Content-Range"),
+        headers.get("Content-Type", "").lower(),
+        tag,
+        _parse_time(modified),
+    )
+
+
+def parse_head(head: bytes) -> tuple[PlainHeaders, ResponseHead]:
+    """Return the headers and the fields of a common response.
 
     Raises
     ------
@@ -84,7 +133,8 @@ def parse_head(head: bytes) -> tuple[int, PlainHeaders]:
     match = PLAIN_HEAD.fullmatch(head)
     if match is None:
         raise ValueError("an uncommon response")
-    return int(match[1]), _fields_of(match[2])
+    headers = _fields_of(match[2])
+    return headers, read_head(int(match[1]), headers)
 
 
 def _fields_of(lines: bytes) -> PlainHeaders:
@@ -106,19 +156,11 @@ def _fields_of(lines: bytes) -> PlainHeaders:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the length of a body, bytes; None without one.
-
-    Raises
-    ------
-    ValueError
-        It is not a number.
-    """
+    """Return the length of a body, bytes: None without one, -1 if it is no number."""
     text = headers.get("Content-Length")
     if text is None:
         return None
-    if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-        raise ValueError(f"Content-Length {text[:40]!r} is not a number")
-    return int(text)
+    return int(text) if re.fullmatch(r"\d{1,19}", text, re.ASCII) else -1
 
 
 def find_coding(coding: str, plain: Collection[str] = ("", "identity")) -> str:
@@ -128,7 +170,8 @@ def find_coding(coding: str, plain: Collection[str] = ("", "identity")) -> str:
     return f"expected no Content-Encoding, got {coding[:40]!r}"
 
 
-def parse_time(text: str) -> int:
+@lru_cache(1024)
+def _parse_time(text: str) -> int:
     """Return the time of a header, ns since 1970; 0 if it is not a time."""
     try:
         return int(parsedate_to_datetime(text).timestamp()) * 10**9
@@ -141,5 +184,5 @@ def retry_after(headers: Any) -> float | None:
     text = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return float(text)
-    when = parse_time(text)
+    when = _parse_time(text)
     return None if when == 0 else max(0.0, when / 1e9 - time.time())

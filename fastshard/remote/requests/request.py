@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from fastshard._util.paths.remote_options import RemoteOptions
 from fastshard._util.paths.urls import Origin, origin_of
 
-__all__ = ["HttpRequest", "range_request"]
+__all__ = ["Authorization", "Credentials", "HttpRequest", "range_request"]
+
+
+class Authorization:
+    """Way to authorise requests, made from the options that it takes."""
+
+    @classmethod
+    def of(cls, options: RemoteOptions) -> Self | None:
+        """Return the way that options ask for; None if they do not."""
+        raise NotImplementedError
+
+    def headers(self, request: HttpRequest) -> Mapping[str, str]:
+        """Return headers for a request, which has those of earlier ways."""
+        raise NotImplementedError
+
+    def check_pickles(self) -> None:
+        """Raise FastshardError if an option is a secret or does not pickle."""
+        raise NotImplementedError
+
+
+class Credentials(NamedTuple):
+    """Ways to authorise requests to some servers, and to no others."""
+
+    ways: tuple[Authorization, ...]
+    origins: frozenset[Origin]
 
 
 class HttpRequest:
@@ -31,6 +57,12 @@ class HttpRequest:
         self.url = url
         self.origin: Origin = origin_of(url)
         self.headers: dict[str, str] = {"Accept-Encoding": "identity", **headers}
+
+    def authorize(self, credentials: Credentials) -> None:
+        """Add the headers of ways, in their order, if they are for the server."""
+        if self.origin in credentials.origins:
+            for way in credentials.ways:
+                self.headers.update(way.headers(self))
 
     def encode(self) -> bytes:
         """Return the bytes of a request without a body.
@@ -61,9 +93,13 @@ def _first_lines(method: str, url: str) -> bytes:
     return f"{line}\r\nHost: {parts.netloc}\r\n".encode("ascii")
 
 
-def range_request(url: str, start: int, end: int, tag: str = "") -> HttpRequest:
-    """Return the request for a range of an object, of one version if `tag` is given."""
+def range_request(
+    url: str, start: int, end: int, tag: str, credentials: Credentials
+) -> HttpRequest:
+    """Return the request for a range, of one version if the tag is a strong ETag."""
     headers = {"Range": f"bytes={start}-{end - 1}"}
-    if tag:
+    if tag.startswith('"'):
         headers["If-Match"] = tag
-    return HttpRequest("GET", url, headers)
+    request = HttpRequest("GET", url, headers)
+    request.authorize(credentials)
+    return request

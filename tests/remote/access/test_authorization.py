@@ -13,7 +13,7 @@ from fastshard.remote.file import open_remote
 from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
 from fastshard.remote.requests import authorization
-from fastshard.remote.requests.authorization import Authorization
+from fastshard.remote.requests.request import Authorization
 from support.servers.http import Server, redirect_to
 from support.servers.hub import FakeHub
 from support.servers.messages import plain
