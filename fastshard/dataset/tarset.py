@@ -158,8 +158,8 @@ class TarSet(ShardSet):
         warn_unread(shard, 4, self.warned)
         samples = shard.samples
         if self.index_view is not None:
+            table, mark = shard.parts()[1], shard.fingerprint
             with shard.file() as file:
-                table, mark = shard.parts()[1], shard.fingerprint
                 self.index_view.check(k, path, len(samples), table, file, mark)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))

@@ -57,6 +57,8 @@ class Settings:
     ----------
     credentials : Credentials
         Authorise requests to the servers of the sources.
+    openers : int
+        Number of objects that are opened at a time.
     reached : set of Origin
         Servers that have answered, in this process or in the one that pickled this.
     client : callable or None
@@ -77,12 +79,12 @@ class Settings:
         _all_settings.add(self)
         self.options = options
         self.reached: set[Origin] = set()
-        self.credentials = Credentials(ways_of(options), origins)
         self.sign: Sign | None = options.get("sign")
         if self.sign is not None and not callable(self.sign):
             kind = type(self.sign).__name__
             raise TypeError(f"sign must be a callable, fn(url) -> url, got {kind}")
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
+        self.openers = OPENERS * self.connections
         timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.timeout: float = min(timeout, MOST_TIMEOUT)
         is_given = options.get("timeout") is not None
@@ -107,6 +109,7 @@ class Settings:
             raise FastshardError("offline=True reads from a cache: give cache_dir=")
         if self.cache_limit is not None and self.cache_dir is None:
             raise FastshardError("cache_limit= is of a cache: give cache_dir=")
+        self.credentials = Credentials(ways_of(options), origins)
 
     @property
     def origins(self) -> frozenset[Origin]:
@@ -119,11 +122,6 @@ class Settings:
         if found is None:
             found = self._shared.setdefault(kind, kind(self))
         return found
-
-    @property
-    def openers(self) -> int:
-        """Number of objects that are opened at a time."""
-        return OPENERS * self.connections
 
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"

@@ -263,7 +263,7 @@ def _resolve(
         assert settings is not None
         from fastshard.dataset.paths.remote_listing import list_remote
 
-        yield from list_remote(part, settings, left_out)
+        yield from list(list_remote(part, settings, left_out))
         return
     if lexists(part):
         yield from _list_existing(part, settings, left_out)

@@ -131,7 +131,7 @@ class HttpClient:
             size,
             None,
             deadline,
-            lambda response: (response.info, response.read()),
+            RangeResponse.read_with_info,
         )
 
     def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
@@ -151,7 +151,7 @@ class HttpClient:
             if nbytes > most:
                 raise response.error(f"expected at most {most:,} bytes, got {nbytes:,}")
             deadline.extend(response.end)
-            return response.info, response.read()
+            return response.read_with_info()
 
         info, data = self._request(url, 0, first, None, deadline, receive, whole=True)
         if len(data) == info.nbytes:

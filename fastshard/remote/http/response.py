@@ -271,6 +271,10 @@ class RangeResponse:
         self.read_parts([(self.start, view)])
         return room
 
+    def read_with_info(self) -> tuple[ObjectInfo, bytes]:
+        """Return `info` and the body; `finish`."""
+        return self.info, self.read()
+
     def read_into(self, view: memoryview) -> None:
         """Fill a buffer with the next bytes of the body; `finish` comes later."""
         scatter = Scatter(0, len(view), [(0, view)])
