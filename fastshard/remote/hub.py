@@ -41,6 +41,7 @@ REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
 NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next\b')  # of a Link
+MOST_PAGES = 20_000  # of a listing, 1,000 files each
 FILE = ("type", "path", "size")  # of a file in a listing
 NONE = (None, None, None)
 UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # replaced in a server's message
@@ -259,10 +260,12 @@ class HubClient:
             f"{self._api_of(url)}/tree/{revision}{path}?recursive=true&expand=false"
         )
         files: list[HubFile] = []
-        while more is not None:
+        for _ in range(MOST_PAGES):
+            if more is None:
+                return files
             entries, more = self._query(url, more)
             files += self._files_of(url, entries)
-        return files
+        raise self._invalid(url, f"a listing of more than {MOST_PAGES:,} pages")
 
     def _files_of(self, url: HubUrl, entries: Any) -> Iterator[HubFile]:
         """Yield the files of one answer; raise RemoteError if it is another list."""

@@ -16,6 +16,7 @@ from fastshard.remote.options import make_settings
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.servers.hub import FakeHub, commit_of
+from support.servers.messages import plain
 from support.tars import write_tar
 
 REPO = "owner/name"
@@ -191,6 +192,31 @@ def test_a_tree_of_many_pages(hub):
 
     assert len(found) == len(hub.repos[REPO])
     assert sum("cursor=" in request.query for request in hub.requests) > 10
+
+
+def test_a_listing_without_an_end_is_an_error(hub, monkeypatch):
+    monkeypatch.setattr("fastshard.remote.hub.MOST_PAGES", 5)
+    right = hub.answer
+    hub.answer = lambda request: right(request).add(
+        "Link", f'<{hub.url}{request.target}>; rel="next"'
+    )
+    with pytest.raises(fastshard.RemoteError, match="more than 5 pages"):
+        hub_for(make_settings({"endpoint": hub.url}, [SOURCE])).list_files(SOURCE)
+    assert len(hub.requests) == 5
+
+
+def test_the_next_page_on_another_host_gets_no_token(hub):
+    with Server() as other:
+        page = plain(200, "[]").set("Content-Type", "application/json")
+        other.answer = lambda request: page
+        right = hub.answer
+        hub.answer = lambda request: right(request).set(
+            "Link", f'<{other.at("/next")}>; rel="next"'
+        )
+        settings = make_settings({"endpoint": hub.url, "token": SECRET}, [SOURCE])
+        assert hub_for(settings).list_files(f"{SOURCE}/sub")
+        assert tokens(hub) == {f"Bearer {SECRET}"}
+        assert tokens(other) == {None}
 
 
 @pytest.mark.parametrize("status", ["status_503_retry_after", "status_500"])
