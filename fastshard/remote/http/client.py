@@ -241,11 +241,7 @@ class HttpClient:
             return None
         try:
             self.meter.record_latency(time.monotonic() - begun)
-            return (
-                receive(
-                    RangeResponse(response, url, start, end, None, whole, response)
-                ),
-            )
+            return (receive(RangeResponse(response, url, start, end, None, whole)),)
         except RemoteNotFoundError:
             response.release_conn()
             raise

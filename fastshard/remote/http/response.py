@@ -17,7 +17,7 @@ from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.deadline import Deadline
 from fastshard.remote.errors import NoRangesError, RetryError
-from fastshard.remote.http.connection import current_read
+from fastshard.remote.http.connection import TimedResponse, current_read
 from fastshard.remote.requests.heads import (
     TRANSIENT,
     parse_head,
@@ -60,7 +60,8 @@ class RangeResponse:
 
     Parameters
     ----------
-    response : urllib3.BaseHTTPResponse
+    response : urllib3.BaseHTTPResponse or PlainResponse
+        One of urllib3 is that in progress in this thread.
     url : Url
         Requested object.
     start, end : int
@@ -69,8 +70,6 @@ class RangeResponse:
         Expected version of the object.
     whole : bool
         Whether the whole object is accepted instead of the range.
-    body : PlainResponse, optional
-        The response's body; by default that of the response in progress of urllib3.
     target : str
         The URL to which the request was sent, after redirects; by default `url`.
     message : bytes
@@ -98,24 +97,22 @@ class RangeResponse:
         end: int,
         expected: ObjectInfo | None,
         whole: bool = False,
-        body: PlainResponse | None = None,
         target: str = "",
         message: bytes = b"",
     ) -> None:
         self._response = response
         self._target = target or url.text
         self._message = message.decode("latin-1")
-        found = body or current_read.response
-        assert found is not None
-        self._body = found
         self._url = url
         self._expected = expected
         self.start, self.end = start, end
-        self._head = (
-            response.head
-            if isinstance(response, PlainResponse)
-            else read_head(response.status, response.headers)
-        )
+        self._body: PlainResponse | TimedResponse
+        if isinstance(response, PlainResponse):
+            self._body, self._head = response, response.head
+        else:
+            assert current_read.response is not None
+            self._body = current_read.response
+            self._head = read_head(response.status, response.headers)
         status = self._head.status
         if status == 206:
             self._check_range()
