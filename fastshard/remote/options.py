@@ -84,7 +84,7 @@ class Settings:
             kind = type(self.sign).__name__
             raise TypeError(f"sign must be a callable, fn(url) -> url, got {kind}")
         self.connections: int = _check_positive(options, "connections", CONNECTIONS)
-        self.openers = OPENERS * self.connections
+        self.openers: int = OPENERS * self.connections
         timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.timeout: float = min(timeout, MOST_TIMEOUT)
         is_given = options.get("timeout") is not None
