@@ -47,8 +47,10 @@ __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats streaming typed"
 
 _moved.install()
-for _format in ("columnar", "streaming", "typed", "atmosphere"):
-    register(f"fastshard.{_format}.format")
+register("fastshard.columnar.format", mark="index.sqlite")
+register("fastshard.streaming.format", mark="index.json")
+register("fastshard.typed.format", mark="")
+register("fastshard.atmosphere.format", mark="")
 
 
 def __getattr__(name: str) -> object:

@@ -69,6 +69,8 @@ MOVED = {
     "fastshard.ordered": "fastshard.dataset.base",
     "fastshard.plan": "fastshard.dataset.order.plan",
     "fastshard.reading": "fastshard.dataset.shardset",
+    "fastshard.remote.retry": "fastshard.remote.errors",
+    "fastshard._util.paths.urls": "fastshard._util.paths.urls",
     "fastshard.selection": "fastshard.dataset.order.selection",
     "fastshard.shards": "fastshard.dataset.views",
     "fastshard.shardset": "fastshard.dataset.tarset",

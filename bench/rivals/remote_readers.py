@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 import fastshard
-from fastshard._util.globs import expand_braces
+from fastshard._util.paths.globs import expand_braces
 from harness import Tar
 
 THREADS = 16

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from fastshard._util.globs import natural_key
+from fastshard._util.paths.globs import natural_key
 
 __all__ = [
     "METHODS",

@@ -34,5 +34,5 @@ HOMES = {
     "formats.writer": "ShardWriter",
     "loader.loader": "Loader",
     "loader.stats": "LoaderStats",
-    "remote.options": "RemoteOptions",
+    "_util.paths.remote_options": "RemoteOptions",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
@@ -40,14 +41,15 @@ def make_bar(total: float | None, doing: str, **options: Any) -> Any:
     It shows on a terminal only, after a second, unless the command is quiet, and
     leaves nothing behind.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "miniters": 1,  # otherwise a fast start delays later updates
         "delay": BAR_DELAY,
         "leave": False,
         "disable": True if is_quiet() else None,  # None: unless on a terminal
         "dynamic_ncols": True,
     }
-    return _bar_type()(total=total, desc=escape_line(doing), **settings, **options)
+    settings |= options
+    return _bar_type()(total=total, desc=escape_line(doing), **settings)
 
 
 def byte_bar(total: int | None, doing: str) -> Any:
@@ -58,8 +60,18 @@ def byte_bar(total: int | None, doing: str) -> Any:
 def iterate_with_bar(
     items: Iterable[T], total: int, doing: str, unit: str = " shards"
 ) -> Iterator[T]:
-    """Yield items, and show their number on a terminal."""
-    with make_bar(total, doing, unit=unit) as bar:
+    """Yield items, and show their number on a terminal after `BAR_DELAY`."""
+    items = iter(items)
+    start = time.monotonic() + BAR_DELAY
+    done = 0
+    for item in items:
+        yield item
+        done += 1
+        if time.monotonic() >= start:
+            break
+    else:
+        return
+    with make_bar(total, doing, unit=unit, initial=done, delay=0) as bar:
         for item in items:
             yield item
             bar.update()

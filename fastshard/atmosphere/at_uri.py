@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fastshard._util import texts
-from fastshard.remote.urls import redact
+from fastshard._util.paths.urls import redact
 
 __all__ = ["AtUri", "is_did", "is_handle", "is_nsid", "parse_label_ref"]
 

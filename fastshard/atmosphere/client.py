@@ -15,6 +15,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import origin_of
 from fastshard._util.processes.forks import LockOwner
 from fastshard._util.secret import Secret
 from fastshard.atmosphere.appview import AppView
@@ -40,8 +42,7 @@ from fastshard.errors import (
 from fastshard.remote.addresses import is_public
 from fastshard.remote.exchange.body import Body, BytesBody, FileBody, JsonBody
 from fastshard.remote.exchange.exchange import HttpExchange, Sink
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import origin_of
+from fastshard.remote.options import Settings
 
 __all__ = ["MAX_BLOB", "Atmosphere"]
 

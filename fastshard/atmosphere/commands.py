@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import redact
 from fastshard.atmosphere.at_uri import AtUri
 from fastshard.atmosphere.blobs.cache import MIDDLE, BlobSettings, fetch_url
 from fastshard.atmosphere.blobs.shards import index_blob, open_blob
@@ -17,8 +19,7 @@ from fastshard.atmosphere.records.storage import (
 )
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import TarOptions
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import redact
+from fastshard.remote.options import Settings
 
 __all__ = ["download", "resolve"]
 

@@ -6,6 +6,7 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from fastshard._util.paths.urls import origin_of
 from fastshard.atmosphere.at_uri import is_did, is_handle
 from fastshard.atmosphere.xrpc import (
     AnswerFields,
@@ -15,7 +16,6 @@ from fastshard.atmosphere.xrpc import (
     is_loopback,
 )
 from fastshard.errors import HandleNotFoundError, IdentityError, XrpcError
-from fastshard.remote.urls import origin_of
 
 __all__ = ["DidDocument", "IdentityResolver"]
 

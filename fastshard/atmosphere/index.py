@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from fastshard._util.paths.urls import redact
 from fastshard.atmosphere.at_uri import AtUri, parse_label_ref
 from fastshard.atmosphere.loading.dataset import DatasetLoader
 from fastshard.atmosphere.loading.label import LabelLoader
@@ -29,7 +30,6 @@ from fastshard.atmosphere.records.storage import (
     StorageBlobs,
     read_storage,
 )
-from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.atmosphere.client import Atmosphere

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastshard._util.paths.urls import is_remote, scheme_of
 from fastshard.atmosphere.loading.shards import is_public_url
 from fastshard.atmosphere.publishing.dataset import EntryFields, content_of
 from fastshard.atmosphere.publishing.steps import (
@@ -19,7 +20,6 @@ from fastshard.atmosphere.publishing.storage import (
     storage_of_urls,
 )
 from fastshard.atmosphere.records.checksum import ShardChecksum
-from fastshard.remote.urls import is_remote, scheme_of
 from fastshard.typed.checksums import checksums_of
 from fastshard.typed.descriptions.json_schema import from_schema
 from fastshard.typed.dict_sample import DictSample

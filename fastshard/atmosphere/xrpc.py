@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from fastshard._util.paths.urls import normalize_url
 from fastshard._util.secret import Secret
 from fastshard._util.texts import shorten
 from fastshard.atmosphere.at_uri import is_nsid
@@ -17,7 +18,6 @@ from fastshard.errors import BlobNotFoundError, RecordNotFoundError, XrpcError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body
 from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest, Sink
-from fastshard.remote.urls import normalize_url
 
 __all__ = ["AnswerFields", "Service", "XrpcClient", "check_service"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
+from fastshard._util.paths.urls import redact
 from fastshard.atmosphere.cid import generate_cid
-from fastshard.remote.urls import redact
 from fastshard.typed.checksums import checksums_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from fastshard._util import texts
+from fastshard._util.paths.urls import redact
 from fastshard.atmosphere.at_uri import parse_label_ref
-from fastshard.remote.urls import redact
 
 __all__ = [
     "LOCAL",

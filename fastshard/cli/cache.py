@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fastshard._util.arguments import Parser
+from fastshard._util.paths.urls import is_remote, redact, scheme_of, url_basename
 from fastshard._util.progress import byte_bar
 from fastshard._util.terminal import UsageError, print_error, write_line, write_note
 from fastshard.cli.common import (
@@ -24,7 +25,6 @@ from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.formats.registry import Format, scheme_format
 from fastshard.remote.file import cache_key, default_cache_dir
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, redact, scheme_of, url_basename
 
 __all__ = ["add_cache"]
 

@@ -11,8 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from fastshard._util.arguments import FLAGS, Parser, get_reading
-from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import EMPTY
+from fastshard._util.paths.globs import SUFFIX, has_magic
+from fastshard._util.paths.remote_options import RemoteOptions, select_local
+from fastshard._util.paths.urls import Url, is_remote, redact, url_basename
 from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import (
@@ -35,19 +37,13 @@ from fastshard.formats.tar import (
     Progress,
     TarOptions,
     TarShard,
+    copy_settings,
     open_tar,
     warn_unread,
 )
 from fastshard.index.contents import IndexWarnings
 from fastshard.index.sidecar import count_json
-from fastshard.remote.cache.copies import copy_settings
-from fastshard.remote.options import (
-    RemoteOptions,
-    Settings,
-    make_settings,
-    select_local,
-)
-from fastshard.remote.urls import Url, is_remote, redact, url_basename
+from fastshard.remote.options import Settings, make_settings
 
 __all__ = [
     "Commands",

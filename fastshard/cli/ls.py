@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastshard._util.arguments import FLAGS, add_reading
+from fastshard._util.paths.urls import redact
 from fastshard._util.terminal import (
     UsageError,
     escape_name,
@@ -33,7 +34,6 @@ from fastshard.cli.common import (
     parse_sources,
 )
 from fastshard.formats.tar import TarShard
-from fastshard.remote.urls import redact
 
 __all__ = ["add_cat", "add_ls"]
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.arguments import add_reading
+from fastshard._util.paths.urls import is_remote, join_url, redact
 from fastshard._util.terminal import paint, print_error, write_fault, write_note
 from fastshard.cli.common import (
     Commands,
@@ -23,7 +24,6 @@ from fastshard.cli.common import (
 from fastshard.errors import FastshardError
 from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, join_url, redact
 
 if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault

@@ -14,7 +14,6 @@ from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.read.stacks.metadata import MetadataTable
 from fastshard.columnar.read.stacks.sample_values import SampleValues
-from fastshard.columnar.verification import verify
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
@@ -164,6 +163,8 @@ class ColumnSet(ShardSet):
 
     def verify(self, *, hashes: bool = False) -> list[Any]:
         """Return the faults of the index and the shards."""
+        from fastshard.columnar.verification import verify
+
         return list(verify(self.snapshot.root))
 
     def identify(self) -> Identity:

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import make_directory, name_full_disk, sync_directory
+from fastshard._util.paths.urls import is_remote, redact
 from fastshard._util.processes.temporaries import temporary_folder
-from fastshard.remote.urls import is_remote, redact
 
 __all__ = ["NewDirectory", "check_out", "new_directory"]
 

@@ -11,8 +11,10 @@ from itertools import count
 from typing import Literal, NamedTuple, Unpack, cast
 
 from fastshard._core.io.source import LocalFile
-from fastshard._util.globs import list_tars, natural_key
 from fastshard._util.options import check_names
+from fastshard._util.paths.globs import list_tars, natural_key
+from fastshard._util.paths.remote_options import RemoteOptions, check_local
+from fastshard._util.paths.urls import is_remote, is_url, join_url, redact, url_basename
 from fastshard._util.processes.locks import hold_file
 from fastshard._util.processes.temporaries import sweep
 from fastshard._util.progress import byte_bar
@@ -46,8 +48,7 @@ from fastshard.index.dataset_file import (
 from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.index.sidecar import FORMATS, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.options import RemoteOptions, Settings, check_local
-from fastshard.remote.urls import is_remote, is_url, join_url, redact, url_basename
+from fastshard.remote.options import Settings
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"]
 

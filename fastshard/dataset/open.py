@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from sys import modules
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._util.options import check_choice, check_index, check_names
+from fastshard._util.paths.remote_options import (
+    RemoteOptions,
+    check_local,
+    select_remote,
+)
+from fastshard._util.paths.urls import is_folder, redact
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.order.worker import guard_collation
@@ -32,23 +39,14 @@ from fastshard.errors import (
 )
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, formats, tar_format
-from fastshard.formats.tar import KeyRule, Mode, check_modes
+from fastshard.formats.tar import KeyRule, Mode, check_modes, copy_settings
 from fastshard.index.dataset_file import NAME
-from fastshard.index.dataset_lookup import (
-    find_dataset_index,
-)
-from fastshard.remote.cache.copies import copy_settings
-from fastshard.remote.options import (
-    RemoteOptions,
-    Settings,
-    check_local,
-    select_remote,
-)
-from fastshard.remote.urls import is_folder, redact
+from fastshard.index.dataset_lookup import find_dataset_index
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.sample import Sample
+    from fastshard.remote.options import Settings
 
 __all__ = ["OpenOptions", "open"]
 
@@ -199,11 +197,12 @@ def open(  # noqa: A001
     00... b'text ...'
     00... b'text ...'
     """
-    check_modes(mode, check_size=check_size, remote=None)
+    check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))
     if max_mapped is not None and max_mapped < 1:
         raise ValueError(f"max_mapped must be at least 1, got {max_mapped}")
-    guard_collation()
+    if "torch" in modules:
+        guard_collation()
     index = os.fspath(index)
     check_index(index)
     limit = None if max_memory is None else parse_size(max_memory)
@@ -214,17 +213,20 @@ def open(  # noqa: A001
     settings: Settings | None = None
     if not location.is_local:
         settings = location.settings(select_remote(remote))
-    listing: Listing | FormatFolders | None = find_folders(location, remote)
+    listing: Listing | FormatFolders | None = find_folders(
+        location, remote, settings=settings
+    )
     if listing is None:
-        _check_tar_options(location, remote)
-        if location.is_local:
-            copy_settings(remote)  # raises before shards are listed
+        if remote:
+            _check_tar_options(location, remote)
         listing = list_or_find(location, remote, settings)
     if isinstance(listing, FormatFolders):
         shards = _open_format(listing, tar_options, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
-    settings = _make_settings(listing, location, remote)
-    check_modes(mode, check_size=check_size, remote=settings)
+    if not listing.is_remote:
+        settings = copy_settings(remote) if remote else None
+    if settings is not None:
+        check_modes(mode, check_size=check_size, remote=settings)
     index, folder = _resolve_index(index, listing, key)
     paths = listing.paths
     if settings is not None and not listing.is_remote:
@@ -269,27 +271,12 @@ def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
         )
 
 
-def _make_settings(
-    listing: Listing, location: Location, options: RemoteOptions
-) -> Settings | None:
-    """Return how shards are read; None for local files without a cache.
-
-    Raises
-    ------
-    ValueError
-        An option does nothing for local files.
-    """
-    if listing.is_remote:
-        return location.settings(options)
-    return copy_settings(options)
-
-
 def _option_names() -> tuple[str, ...]:
     """Return the names of the options that every format takes."""
     return (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
 
 
-def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
+def _check_tar_options(location: Location, options: OpenOptions) -> None:
     """Raise an error for an option that datasets of tar shards do not take.
 
     Raises
@@ -298,6 +285,8 @@ def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
         The source has no tars, and a format has no dataset in the option's directory.
     TypeError
         Otherwise.
+    ValueError
+        An option does nothing for local files.
     """
     names = _option_names()
     for name in options.keys() - set(names):
@@ -314,6 +303,8 @@ def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
                     f"{each.name} datasets"
                 )
     check_names("open", options, names)
+    if location.is_local:
+        copy_settings(options)  # raises before shards are listed
 
 
 def _check_subfolder(

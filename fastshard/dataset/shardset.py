@@ -18,6 +18,7 @@ from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
+from fastshard._util.lazy import lazy
 from fastshard._util.processes.forks import LockOwner
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
@@ -29,10 +30,12 @@ from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
 from fastshard.loader.threads.background import Background
-from fastshard.remote.options import OPENERS, Settings
+from fastshard.remote.options import Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "FIRST_SAMPLES",
@@ -198,10 +201,8 @@ class ShardSet(LockOwner, ABC):
         self.limit: int = limit or mapping_limit()
         self.closed: bool = False
         self.is_cancelled: bool = False  # `map_shards` ends early
-        self.background = Background()  # threads that open shards ahead
         self.identity: Identity | None = None  # computed for the first state
         self.open_samples: list[Any] = [None] * count  # None: a closed shard
-        self.versions = FirstVersions(count)
         self.used: bytearray | None = None  # the clock's reference bits
         if count > self.limit:
             self.used = bytearray(count)
@@ -214,6 +215,18 @@ class ShardSet(LockOwner, ABC):
 
     def __len__(self) -> int:
         return len(self.open_samples)
+
+    @lazy
+    def versions(self) -> FirstVersions:
+        """The versions of the files that shards had when they were first opened."""
+        return FirstVersions(len(self))
+
+    @lazy
+    def background(self) -> Background:
+        """The threads that open shards ahead."""
+        background = Background()
+        background.is_closed = self.closed
+        return background
 
     @abstractmethod
     def open_shard(self, k: int) -> Any:
@@ -522,7 +535,7 @@ class ShardSet(LockOwner, ABC):
         """
         if self.remote is None:
             return THREADS
-        return min(OPENERS * self.remote.connections, MOST_THREADS)
+        return min(self.remote.openers, MOST_THREADS)
 
     def check_open(self) -> None:
         """Raise ClosedError if the dataset is closed."""

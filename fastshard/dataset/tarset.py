@@ -10,10 +10,23 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.lazy import lazy
+from fastshard._util.paths.urls import (
+    HTTP,
+    Url,
+    base_of,
+    common_folder,
+    is_folder,
+    is_remote,
+    is_url,
+    join_url,
+    parse_path_or_url,
+    relative_path,
+)
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
@@ -36,20 +49,10 @@ from fastshard.index.sidecar import (
     peek_counts,
     peek_fields,
 )
-from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import (
-    HTTP,
-    Url,
-    base_of,
-    common_folder,
-    is_folder,
-    is_remote,
-    is_url,
-    join_url,
-    parse_path_or_url,
-    relative_path,
-)
+
+if TYPE_CHECKING:
+    from fastshard.remote.file import RemoteFile
+    from fastshard.remote.options import Settings
 
 __all__ = ["TarSet", "common_root", "require_tars", "shard_name"]
 
@@ -110,11 +113,15 @@ class TarSet(ShardSet):
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
         self.index_view = index_view
-        self.index_warnings = IndexWarnings(len(self), self._json_counter())
         self.warned: Iterator[int] = count()  # of entries that are not read
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]
+
+    @lazy
+    def index_warnings(self) -> IndexWarnings:
+        """The warnings of ignored indexes, of which a dataset has a few."""
+        return IndexWarnings(len(self), self._json_counter())
 
     def shard(self, k: int) -> TarShard:
         """Return shard `k`; open it if needed."""
@@ -151,8 +158,8 @@ class TarSet(ShardSet):
         warn_unread(shard, 4, self.warned)
         samples = shard.samples
         if self.index_view is not None:
+            table, mark = shard.parts()[1], shard.fingerprint
             with shard.file() as file:
-                table, mark = shard.parts()[1], shard.fingerprint
                 self.index_view.check(k, path, len(samples), table, file, mark)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
@@ -334,6 +341,8 @@ class TarSet(ShardSet):
     def _open_file(self, path: str) -> LocalFile | RemoteFile:
         if self.remote is None:
             return LocalFile(path)
+        from fastshard.remote.file import open_remote
+
         return open_remote(path, self.remote)
 
     def data_bytes(self) -> int:

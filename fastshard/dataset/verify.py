@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
+from fastshard._util.paths.urls import base_of, is_folder, is_remote, redact
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import (
@@ -32,7 +33,6 @@ from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_pat
 from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
 from fastshard.remote.file import open_remote, read_remote, try_open_remote
 from fastshard.remote.options import Settings, make_settings
-from fastshard.remote.urls import base_of, is_folder, is_remote, redact
 
 __all__ = [
     "Fault",

@@ -1,16 +1,13 @@
-"""Local and remote directories, as formats inspect them."""
+"""Directories, as formats inspect them."""
 
 from __future__ import annotations
 
 import os
 from typing import Protocol
 
-from fastshard._util.globs import is_shard_name
-from fastshard.remote.file import RemoteFile, try_open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import join_url
+from fastshard._util.paths.globs import is_shard_name
 
-__all__ = ["Folder", "LocalFolder", "RemoteFolder"]
+__all__ = ["Folder", "LocalFolder"]
 
 
 class Folder(Protocol):
@@ -67,37 +64,3 @@ class LocalFolder:
             return None
         with open(os.path.join(self.path, name), "rb") as file:
             return file.read(most)
-
-
-class RemoteFolder:
-    """A folder of remote objects; each object is opened once, by a request."""
-
-    is_remote = True
-
-    def __init__(self, path: str, settings: Settings) -> None:
-        self.path = path
-        self._settings = settings
-        self._opened: dict[str, RemoteFile | None] = {}
-
-    def below(self, name: str) -> RemoteFolder:
-        """Return a folder below this one."""
-        return RemoteFolder(join_url(self.path, name), self._settings)
-
-    def has(self, name: str) -> bool:
-        """Return whether there is an object of this name."""
-        return self._open(name) is not None
-
-    def folders(self) -> list[str]:
-        """Return no names: HTTP lists no folders."""
-        return []
-
-    def read(self, name: str, most: int) -> bytes | None:
-        """Return the first `most` bytes of an object, or None if it does not exist."""
-        file = self._open(name)
-        return None if file is None else file.read(0, min(file.nbytes, most))
-
-    def _open(self, name: str) -> RemoteFile | None:
-        if name not in self._opened:
-            url = join_url(self.path, name)
-            self._opened[name] = try_open_remote(url, self._settings)
-        return self._opened[name]

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from os.path import exists, join
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from fastshard._util.paths.urls import redact
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import redact
+from fastshard.formats.folder import Folder, LocalFolder
 
 if TYPE_CHECKING:
-    from fastshard.formats.folder import Folder
-    from fastshard.remote.options import RemoteOptions, Settings
+    from fastshard._util.paths.remote_options import RemoteOptions
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "Format",
     "find_format",
+    "find_local_format",
     "formats",
     "register",
     "scheme_format",
@@ -371,10 +374,10 @@ class Format:
         """
 
 
-_modules: list[str] = []
+_modules: dict[str, str | None] = {}  # marks by module; None: unknown
 
 
-def register(module: str) -> None:
+def register(module: str, mark: str | None = None) -> None:
     """Add a format by the name of its module.
 
     Parameters
@@ -382,14 +385,16 @@ def register(module: str) -> None:
     module : str
         Has an object ``FORMAT`` of a subclass of `Format`. Imported when a directory is
         opened; registered twice, it counts once.
+    mark : str, optional
+        The format's `mark`: the module is not imported for a local directory without a
+        file of this name, or with "" for any directory.
 
     Examples
     --------
     >>> from fastshard.formats import register
     >>> register("fastshard.columnar.format")
     """
-    if module not in _modules:
-        _modules.append(module)
+    _modules.setdefault(module, mark)
 
 
 def formats() -> list[Format]:
@@ -484,7 +489,42 @@ def find_format(
     >>> find_format(LocalFolder("data")) is None
     True
     """
-    for each in formats():
+    return _find(_modules, folder, options)
+
+
+def find_local_format(
+    path: str, options: Mapping[str, Any] = MappingProxyType({})
+) -> Format | None:
+    """Return a local directory's format; see `find_format`.
+
+    Without options, a format is asked only if a file has the name of its mark.
+
+    Parameters
+    ----------
+    path : str
+    options : Mapping, optional
+        As for `find_format`.
+
+    Examples
+    --------
+    >>> from fastshard.formats.registry import find_local_format
+    >>> find_local_format("data") is None
+    True
+    """
+    modules = [
+        module
+        for module, mark in _modules.items()
+        if options or mark is None or (mark and exists(join(path, mark)))
+    ]
+    return _find(modules, LocalFolder(path), options) if modules else None
+
+
+def _find(
+    modules: Iterable[str], folder: Folder, options: Mapping[str, Any]
+) -> Format | None:
+    """Return the first format of some modules that a directory has."""
+    for module in modules:
+        each: Format = import_module(module).FORMAT
         if not each.is_remote and folder.is_remote:
             continue
         below = each.subfolder(options)

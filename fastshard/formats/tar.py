@@ -22,6 +22,14 @@ from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
 from fastshard._util.hints import suggest_path
 from fastshard._util.options import check_choice, check_index, check_names
+from fastshard._util.paths.remote_options import RemoteOptions, check_local
+from fastshard._util.paths.urls import (
+    Url,
+    is_folder,
+    is_remote,
+    parse_path_or_url,
+    parse_url,
+)
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -47,15 +55,6 @@ from fastshard.index.freshness import (
     version_of,
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
-from fastshard.remote.cache.copies import CopySettings, copy_settings
-from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.urls import (
-    Url,
-    is_folder,
-    is_remote,
-    parse_path_or_url,
-    parse_url,
-)
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
     from fastshard.index.checksums import Hashes
     from fastshard.remote.file import RemoteFile
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "IndexFormat",
@@ -72,6 +72,7 @@ __all__ = [
     "TarOptions",
     "TarShard",
     "check_modes",
+    "copy_settings",
     "map_cached_file",
     "open_local_tar",
     "open_remote_tar",
@@ -541,6 +542,8 @@ def open_shard(
     location = parse_path_or_url(name) if isinstance(name, str) else path
     settings: Settings | None
     if isinstance(location, Url):
+        from fastshard.remote.options import make_settings
+
         settings = make_settings(remote, [location])
     else:
         settings = copy_settings(remote)
@@ -576,6 +579,22 @@ def warn_unread(
         warnings.warn(text, UnreadEntryWarning, stacklevel=stacklevel + 1)
 
 
+def copy_settings(options: RemoteOptions) -> Settings | None:
+    """Return the settings to read local files through a cache; None without one.
+
+    Raises
+    ------
+    ValueError
+        An option does nothing for local files.
+    """
+    check_local(options)
+    if not options.get("cache_dir"):
+        return None
+    from fastshard.remote.cache.copies import CopySettings
+
+    return CopySettings(options)
+
+
 def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
     """Check the options for mapped and unmapped files of shards that are not such.
 
@@ -587,6 +606,8 @@ def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None
     check_choice("mode", mode, ("mmap", "private", "pread"))
     if remote is None or (mode == "mmap" and not check_size):
         return
+    from fastshard.remote.cache.copies import CopySettings
+
     if remote.client is not None and not isinstance(remote, CopySettings):
         return  # blobs are files, and some sources are
     given = "check_size=True" if mode == "mmap" else f'mode="{mode}"'
@@ -724,6 +745,7 @@ def open_remote_tar(
     """
     from fastshard.index.remote_sidecar import find_contents
     from fastshard.remote.file import open_remote
+    from fastshard.remote.options import make_settings
 
     url = parse_url(url)
     settings = options.remote or make_settings({}, [url])
@@ -812,6 +834,7 @@ def _read_contents(
     None if the URL is of a folder without a fresh index of the shard.
     """
     from fastshard.index.remote_sidecar import find_remote_index, read_remote_index
+    from fastshard.remote.options import make_settings
 
     settings = settings or make_settings({}, [url])
     if is_folder(url):

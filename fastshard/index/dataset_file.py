@@ -71,7 +71,6 @@ from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
 from fastshard.index.freshness import compute_fingerprint, identify_file, is_same_file
-from fastshard.remote.file import RemoteFile, open_remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from fastshard._core.table.extents import ExtentTable
+    from fastshard.remote.file import RemoteFile
     from fastshard.remote.options import Settings
 
 __all__ = [
@@ -397,6 +397,8 @@ def _reopen(
     if isinstance(where, str):
         index = DatasetIndex(where, copied=copied)
     else:
+        from fastshard.remote.file import open_remote
+
         file = open_remote(*where)
         index = DatasetIndex(file.path, file=file)
     path = index.path

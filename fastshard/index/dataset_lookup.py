@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.paths.urls import is_remote, join_url, redact, relative_path
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import warn_ignored_index, warn_old_version
 from fastshard.index.dataset_file import NAME, DatasetIndex, ShardRecord
 from fastshard.index.freshness import identify_file, is_same_file
-from fastshard.remote.file import try_open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, join_url, redact, relative_path
 
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
     from fastshard.remote.file import RemoteFile
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "DatasetIndexView",
@@ -187,6 +186,8 @@ def _try_open(
         if is_unrooted or not os.path.exists(path):
             return None
         return DatasetIndex(path, copied=copied)
+    from fastshard.remote.file import try_open_remote
+
     file = try_open_remote(join_url(folder, NAME), settings)
     return None if file is None else DatasetIndex(file.path, file=file)
 

@@ -7,6 +7,15 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
+from fastshard._util.paths.urls import (
+    HTTP,
+    Url,
+    base_of,
+    is_folder,
+    join_url,
+    parse_path_or_url,
+    url_basename,
+)
 from fastshard.errors import FormatError, RemoteError
 from fastshard.index.binary import parse_binary
 from fastshard.index.contents import (
@@ -25,15 +34,6 @@ from fastshard.index.sidecar import (
 )
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import (
-    HTTP,
-    Url,
-    base_of,
-    is_folder,
-    join_url,
-    parse_path_or_url,
-    url_basename,
-)
 
 __all__ = [
     "find_contents",

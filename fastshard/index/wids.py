@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._util.files import replace_file
 from fastshard._util.json import parse_json
+from fastshard._util.paths.urls import redact
 from fastshard.errors import FastshardError, FormatError
-from fastshard.remote.urls import redact
 
 __all__ = ["WidsShard", "read_wids", "write_wids"]
 

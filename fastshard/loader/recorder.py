@@ -14,7 +14,7 @@ from fastshard.loader.times import set_current_times
 
 __all__ = ["InlineRecorder", "LoaderRecorder"]
 
-REMOTE = "fastshard.remote.retry"
+REMOTE = "fastshard.remote.traffic"
 REMOTE_COUNTS = ("requests", "retries", "cache_hits")
 THREAD_COUNTS = ("bytes_read", "bytes_decoded", "filled")
 

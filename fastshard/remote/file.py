@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastshard._core.io.source import MemoryPool, allocate_bytes, batch_memory
+from fastshard._util.paths.urls import HTTP, Url, base_of, parse_url, strip_user
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -16,9 +17,12 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.cache.store import CacheEntry, RangeCache
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import NoRangesError
+from fastshard.remote.meter import MOST_SPAN, Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError, traffic
 from fastshard.remote.scheduler import Request, drop_stored, fetch, read_now, start
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import (
     MAX_WHOLE,
     LoopedRead,
@@ -26,10 +30,9 @@ from fastshard.remote.transport import (
     Part,
     Transport,
 )
-from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
 
 if TYPE_CHECKING:
-    from fastshard.remote.http_response import RangeResponse
+    from fastshard.remote.http.response import RangeResponse
 
 __all__ = [
     "RemoteFile",
@@ -377,7 +380,7 @@ def transport_for(url: str | Url, settings: Settings) -> Transport:
 def _client_of(scheme: str) -> Callable[[Settings], Transport]:
     """Return the client class for a scheme; import its module."""
     if scheme in HTTP:
-        from fastshard.remote.http import HttpClient
+        from fastshard.remote.http.client import HttpClient
 
         return HttpClient
     if scheme == "hf":
@@ -404,7 +407,7 @@ def download_to_cache(
     url: Url, settings: Settings, cache: RangeCache
 ) -> tuple[ObjectInfo, bytes, CacheEntry]:
     """Store a whole object in the cache, from a server without ranges."""
-    from fastshard.remote.http import client_for
+    from fastshard.remote.http.client import client_for
 
     def store(response: RangeResponse) -> tuple[ObjectInfo, bytes, CacheEntry]:
         if not response.info.tag:

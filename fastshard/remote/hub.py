@@ -1,33 +1,20 @@
 """Datasets of the Hugging Face hub: ``hf://datasets/owner/name[@revision]/path``.
 
-Files are read by `HttpClient`. Only listing a repository and finding the token of a
-login need huggingface_hub.
+Files are read by `HttpClient`, repositories are listed by `HttpExchange`. Only the
+token of a login needs huggingface_hub.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urljoin
 
-from fastshard.errors import (
-    FastshardError,
-    MissingLibraryError,
-    RemoteError,
-    RemoteNotFoundError,
-)
-from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http import HttpClient
-from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import TRANSIENT
-from fastshard.remote.options import RemoteOptions, Settings, Token
-from fastshard.remote.retry import Deadline, RetryError
-from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
+from fastshard._util.paths.remote_options import RemoteOptions, Token
+from fastshard._util.paths.urls import (
     Url,
     base_of,
     normalize_url,
@@ -35,13 +22,15 @@ from fastshard.remote.urls import (
     parse_url,
     redact,
 )
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.exchange.answer import Answer
+from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
+from fastshard.remote.http.client import client_for
+from fastshard.remote.options import Settings
+from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 
 __all__ = ["HubClient", "HubFile", "HubUrl", "hub_for", "parse_hub_url"]
-
-T = TypeVar("T")
 
 URL = re.compile(
     r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?",
@@ -51,10 +40,10 @@ BUCKET = re.compile(r"hf://buckets/[^/]*/?[^/]*", re.IGNORECASE)
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
-TRANSIENT_ERRORS = frozenset(  # class names, of any library
-    ("ConnectionError", "Timeout", "TransportError", "gaierror")
-)
-UNREACHED = frozenset(("ConnectError", "ConnectionError", "gaierror"))
+NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next\b')  # of a Link
+MOST_PAGES = 20_000  # of a listing, 1,000 files each
+FILE = ("type", "path", "size")  # of a file in a listing
+NONE = (None, None, None)
 UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # replaced in a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
 
@@ -148,7 +137,8 @@ class HubClient:
         options["token"] = _token_source(options.get("token"))
         self._settings = Settings(options, frozenset((origin,)))
         self._settings.reached = settings.reached
-        self._http = HttpClient(self._settings)
+        self._http = client_for(self._settings)
+        self._exchange = HttpExchange(self._settings, self._settings, by_proxy=False)
         self.meter = self._http.meter
 
     def resolve_url(self, text: str) -> str:
@@ -237,18 +227,17 @@ class HubClient:
             return url._replace(revision=revision).text
         commit = self._commits.get((url.repo, revision))
         if commit is None:
-            commit = self._call_api(
-                url, lambda api: self._fetch_commit(api, url, revision)
-            )
+            commit = self._fetch_commit(url, revision)
             commit = self._commits.setdefault((url.repo, revision), commit)
         return url._replace(revision=commit).text
 
-    def _fetch_commit(self, api: HfApi, url: HubUrl, revision: str) -> str:
-        timeout = self._settings.timeout
-        info = api.dataset_info(
-            url.repo, revision=revision, timeout=timeout, expand=["sha"]
-        )
-        return str(info.sha or revision)
+    def _fetch_commit(self, url: HubUrl, revision: str) -> str:
+        target = f"{self._api_of(url)}/revision/{quote(revision, safe='')}?expand=sha"
+        info, _ = self._query(url, target)
+        commit = info.get("sha") if isinstance(info, dict) else None
+        if not (isinstance(commit, str) and COMMIT.fullmatch(commit)):
+            raise self._invalid(url, "expected a commit")
+        return commit
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all files below a folder.
@@ -263,124 +252,88 @@ class HubClient:
         return (file.url for file in self.list_files(folder))
 
     def list_files(self, folder: str) -> Sequence[HubFile]:
-        """Return all files below a folder, with their sizes; raises as `list` does.
-
-        A single request has no time limit: huggingface_hub sets none for listings.
-        """
+        """Return all files below a folder, with their sizes; raises as `list` does."""
         url = parse_hub_url(folder)
-        return self._call_api(url, lambda api: self._fetch_files(api, url))
-
-    def _fetch_files(self, api: HfApi, url: HubUrl) -> Sequence[HubFile]:
-        items = api.list_repo_tree(
-            url.repo,
-            url.path or None,
-            recursive=True,
-            revision=url.revision or self._revision,
-            repo_type="dataset",
+        revision = quote(url.revision or self._revision, safe="")
+        path = "/" + quote(url.path, safe="") if url.path else ""
+        more: str | None = (
+            f"{self._api_of(url)}/tree/{revision}{path}?recursive=true&expand=false"
         )
-        return [
-            HubFile(url._replace(path=str(item.path)).text, int(item.size))
-            for item in items
-            if hasattr(item, "size")  # a folder has none
-        ]
+        files: list[HubFile] = []
+        for _ in range(MOST_PAGES):
+            if more is None:
+                return files
+            entries, more = self._query(url, more)
+            files += self._files_of(url, entries)
+        raise self._invalid(url, f"a listing of more than {MOST_PAGES:,} pages")
 
-    def _call_api(self, url: HubUrl, call: Callable[[HfApi], T]) -> T:
-        """Call a function with an `HfApi`; repeat it after transient failures."""
+    def _files_of(self, url: HubUrl, entries: Any) -> Iterator[HubFile]:
+        """Yield the files of one answer; raise RemoteError if it is another list."""
+        if not isinstance(entries, list):
+            raise self._invalid(url, "expected a list")
+        for entry in entries:
+            kind, path, size = map(entry.get, FILE) if isinstance(entry, dict) else NONE
+            if kind == "directory":
+                continue
+            if not (isinstance(path, str) and isinstance(size, int) and size >= 0):
+                raise self._invalid(url, "expected files with a path and a size")
+            yield HubFile(url._replace(path=path).text, size)
+
+    def _api_of(self, url: HubUrl) -> str:
+        return f"{self.endpoint}/api/datasets/{url.repo}"
+
+    def _query(self, url: HubUrl, target: str) -> tuple[Any, str | None]:
+        """Return the JSON at a URL of the API, and the URL of its next page.
+
+        Raises
+        ------
+        RemoteError, FastshardError
+            The hub refuses the request, or cannot be asked.
+        """
         if self._offline:
             raise FastshardError(
                 f"{url.text} cannot be listed with offline=True: name its shards, "
                 "for instance by a brace list"
             )
-        api = self._new_api()
-        deadline = Deadline(self._settings.timeout)
-        origin, attempt = origin_of(normalize_url(self.endpoint)), 0
-        while True:
-            try:
-                if not self._settings.private_hosts:
-                    check_public(origin)
-                found = call(api)
-                self._settings.reached.add(origin)
-                return found
-            except RefusedHostError:  # an OSError: not to be retried
-                raise
-            except _api_errors() as error:
-                failure = self._translate_error(error, url, attempt + 1)
-                names = _names_of(error)
-                is_transient = failure.status in TRANSIENT or bool(
-                    TRANSIENT_ERRORS & names
-                )
-            if not is_transient:
-                raise failure
-            failed = RetryError(failure.reason, failure.status)
-            if names & UNREACHED and origin not in self._settings.reached:
-                failed.within = self._settings.first_timeout
-            deadline.backoff(failed, attempt, failure.url, self._settings.attempts)
-            attempt += 1
-
-    def _new_api(self) -> HfApi:
+        page = self.dataset_page(url)
+        if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
+            raise RemoteError("listing is disabled: HF_HUB_OFFLINE is set", page)
+        request = ServiceRequest("GET", target, attempts=self._settings.attempts)
         try:
-            from huggingface_hub import HfApi
-        except ImportError:
-            raise MissingLibraryError(
-                "listing a dataset of the hub needs huggingface_hub: "
-                'pip install "fastshard[hf]"; or name the shards, by a brace list'
-            ) from None
-        return HfApi(endpoint=self.endpoint, token=self._settings.bearer() or False)
+            answer = self._exchange.send(request, trusted=True)
+        except RemoteError as error:
+            error.url = error.filename = page
+            raise
+        if answer.status != 200:
+            raise self._refusal(url, answer)
+        more = NEXT.search(answer.headers.get("Link", ""))
+        try:
+            return answer.json(), urljoin(target, more[1]) if more else None
+        except ValueError as error:
+            raise self._invalid(url, str(error)) from None
 
-    def _translate_error(
-        self, error: Exception, url: HubUrl, attempts: int
-    ) -> RemoteError:
-        """Return a `RemoteError` for an error of huggingface_hub.
+    def _invalid(self, url: HubUrl, reason: str) -> RemoteError:
+        reason = f"no valid response from the hub: {reason}"
+        return RemoteError(reason, self.dataset_page(url), 200)
 
-        It has the server's message, not the error's text, which may hold a secret.
-        """
-        page, revision = self.dataset_page(url), url.revision or self._revision
-        names = _names_of(error)
-        response = _response_of(error)
-        status = getattr(response, "status_code", None)
-        reason = getattr(response, "headers", {}).get("X-Error-Message") or ""
-        reason = UNPRINTABLE.sub(" ", reason)[:200]
-        reason = reason or f"the hub refused the request ({type(error).__name__})"
-        if "RevisionNotFoundError" in names:
-            reason = f"{url.repo} has no revision {revision!r}"
-            return RemoteNotFoundError(reason, page, status, attempts)
-        if "EntryNotFoundError" in names:
-            reason = f"{url.repo} has no folder {url.path!r} at revision {revision!r}"
-            return RemoteNotFoundError(reason, page, status, attempts)
-        if status in (401, 403):
-            reason = self._describe_refusal(reason, url)
-            return RemoteError(reason, page, status, attempts)
-        if "RepositoryNotFoundError" in names:
-            reason = f"the dataset {url.repo} does not exist or is private: {LOG_IN}"
-            return RemoteNotFoundError(reason, page, status, attempts)
-        if "OfflineModeIsEnabled" in names:
-            reason = "listing is disabled: HF_HUB_OFFLINE is set"
-        elif status is None:
-            reason = f"no valid response from the hub ({type(error).__name__})"
-        return RemoteError(reason, page, status, attempts)
-
-
-def _api_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that huggingface_hub may raise for a failed request."""
-    modules = (sys.modules.get(name) for name in ("httpx", "httpx2"))  # newer versions
-    others = (module.HTTPError for module in modules if module is not None)
-    return (OSError, ValueError, LookupError, TypeError, AttributeError, *others)
-
-
-def _names_of(error: Exception) -> set[str]:
-    """Return the names of an exception's classes; their modules vary by version."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return names - {"ConnectionError"} if "OfflineModeIsEnabled" in names else names
-
-
-def _response_of(error: BaseException | None) -> Any:
-    """Return the response attached to an exception or its contexts, or None."""
-    while error is not None:  # huggingface_hub may fail to parse an error response
-        response = getattr(error, "response", None)
-        if response is not None:
-            return response
-        error = error.__context__
-    return None
+    def _refusal(self, url: HubUrl, answer: Answer) -> RemoteError:
+        """Return the error of a status, with the server's message."""
+        revision = url.revision or self._revision
+        at = self.dataset_page(url), answer.status, answer.attempts
+        missing = {
+            "RevisionNotFound": f"{url.repo} has no revision {revision!r}",
+            "EntryNotFound": f"{url.repo} has no folder {url.path!r} at revision "
+            f"{revision!r}",
+            "RepoNotFound": f"the dataset {url.repo} does not exist or is private: "
+            f"{LOG_IN}",
+        }.get(answer.headers.get("X-Error-Code", ""))
+        reason = UNPRINTABLE.sub(" ", answer.headers.get("X-Error-Message", ""))[:200]
+        reason = reason or "the hub refused the request"
+        if answer.status in (401, 403):
+            return RemoteError(self._describe_refusal(reason, url), *at)
+        return (
+            RemoteNotFoundError(missing, *at) if missing else RemoteError(reason, *at)
+        )
 
 
 def _escape(path: str) -> str:
@@ -405,13 +358,18 @@ def _token_source(token: Token) -> Callable[[], str | None]:
 
 def _login_token() -> str | None:
     """Return the token of ``HF_TOKEN`` or of a login, or None."""
-    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in TRUE_VALUES:
+    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     try:
         from huggingface_hub import get_token
     except ImportError:
         return os.environ.get("HF_TOKEN", "").strip() or None
     return get_token()
+
+
+def _is_true(variable: str) -> bool:
+    """Return whether a variable of the environment is set as huggingface_hub's are."""
+    return os.environ.get(variable, "").upper() in TRUE_VALUES
 
 
 def hub_for(settings: Settings) -> HubClient:

@@ -13,28 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fastshard._core.io.socket import Scatter
-from fastshard._util.processes.forks import at_fork
-from fastshard.errors import (
-    FastshardError,
-    MissingLibraryError,
-    RemoteError,
-    RemoteNotFoundError,
-)
-from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import CODE, TRANSIENT
-from fastshard.remote.options import Settings
-from fastshard.remote.retry import (
-    MOST_SPAN,
-    SLOWEST,
-    Deadline,
-    Meter,
-    ReadCancelledError,
-    RetryError,
-    traffic,
-)
-from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
+from fastshard._util.paths.urls import (
     HTTP,
     Url,
     normalize_url,
@@ -43,10 +22,26 @@ from fastshard.remote.urls import (
     redact,
     scheme_of,
 )
+from fastshard._util.processes.forks import at_fork
+from fastshard.errors import (
+    FastshardError,
+    MissingLibraryError,
+    RemoteError,
+    RemoteNotFoundError,
+)
+from fastshard.remote.addresses import RefusedHostError
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError, RetryError
+from fastshard.remote.http.connection import check_public
+from fastshard.remote.http.response import CODE
+from fastshard.remote.meter import MOST_SPAN, Meter
+from fastshard.remote.options import Settings
+from fastshard.remote.requests.heads import TRANSIENT, find_coding
+from fastshard.remote.traffic import traffic
+from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 
 __all__ = [
     "StoreClient",
-    "find_coding",
     "find_mismatch",
     "mark_store_used",
     "parse_info",
@@ -157,15 +152,13 @@ def find_mismatch(response: Any, start: int, end: int, expected: ObjectInfo) -> 
     if response.range != (start, end):
         first, last = response.range
         return f"expected bytes {start:,} to {end:,}, got {first:,} to {last:,}"
-    return find_coding(response)
+    return _coding_of(response)
 
 
-def find_coding(response: Any) -> str:
+def _coding_of(response: Any) -> str:
     """Return a reason if the body is compressed, otherwise ""."""
     coding = response.attributes.get("Content-Encoding", "")
-    if coding in PLAIN_CODINGS:
-        return ""
-    return f"expected no Content-Encoding, got {coding[:40]!r}"
+    return find_coding(coding, PLAIN_CODINGS)
 
 
 def read_body(response: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
@@ -211,8 +204,8 @@ class StoreClient:
         if deadline.cancelled:
             raise ReadCancelledError
         options: dict[str, Any] = {"range": (start, end)}
-        if expected.is_strong:
-            options["if_match"] = expected.tag
+        if expected.strong_tag:
+            options["if_match"] = expected.strong_tag
         store, key = self._locate(url)
 
         def call() -> None:
@@ -247,7 +240,7 @@ class StoreClient:
                 response = store.get(key)  # an empty object has no ranges
                 if response.meta["size"]:
                     raise
-            info, reason = parse_info(response.meta), find_coding(response)
+            info, reason = parse_info(response.meta), _coding_of(response)
             expected = min(size, info.nbytes)
             if response.range != (0, expected):
                 first, last = response.range

@@ -19,14 +19,11 @@ from typing import Any
 from fastshard._core.io.source import allocate_bytes, batch_memory
 from fastshard._util.processes.forks import ForkAware
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.deadline import Deadline, note_waits
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import MOST_SPAN
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import (
-    MOST_SPAN,
-    Deadline,
-    ReadCancelledError,
-    note_waits,
-    traffic,
-)
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import RangedObject, ReadLoop
 
 __all__ = [
@@ -505,7 +502,7 @@ def drop_stored(requests: Sequence[Request]) -> None:
         request.drop()
     moment = time.monotonic() + STORE_SECONDS
     for request in requests:
-        if getattr(request.file, "entry", None) is not None:
+        if request.file.entry is not None:
             for read in request.reads:
                 read.wait_until(moment)
 
@@ -543,6 +540,8 @@ def _read_here(request: Request) -> None:
 
 def _fill_from_cache(request: Request) -> bool:
     """Fill a request from the disk cache; return whether that succeeded."""
+    if request.file.entry is None:
+        return False
     if not request.file.is_cached(request.offset, request.size):
         return False
     request.filled = request.file.read_cached(request.offset, request.destination())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastshard._util.paths.urls import Url
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter
-from fastshard.remote.urls import Url
 
 __all__ = [
     "MAX_NBYTES",
@@ -44,9 +45,9 @@ class ObjectInfo(NamedTuple):
     mtime_ns: int
 
     @property
-    def is_strong(self) -> bool:
-        """True if the tag is an ETag that ``If-Match`` compares."""
-        return self.tag.startswith('"')
+    def strong_tag(self) -> str:
+        """The tag if it is an ETag that ``If-Match`` compares, otherwise ""."""
+        return self.tag if self.tag.startswith('"') else ""
 
 
 class ReadLoop(Protocol):
@@ -164,10 +165,14 @@ class RangedObject(Protocol):
     ----------
     path : str
         Redacted URL, for errors.
+    settings : Settings
+    entry : object or None
+        Its entry in the disk cache.
     """
 
     path: str
     settings: Settings
+    entry: Any
 
     @property
     def meter(self) -> Meter:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fastshard._core.io.page_ring import PageRing
@@ -19,6 +19,7 @@ from fastshard._core.io.source import (
 )
 from fastshard._core.streaming.plan import MdsRows, RowTable
 from fastshard._core.streaming.shard import RowShard, make_row_shard
+from fastshard._util.paths.urls import HTTP, join_url, redact, scheme_of
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import (
     ClosedError,
@@ -29,11 +30,12 @@ from fastshard.errors import (
 )
 from fastshard.formats.tar import Mode, map_cached_file
 from fastshard.index.freshness import Opening, version_of
-from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import HTTP, join_url, redact, scheme_of
 from fastshard.streaming.index import FileInfo, ShardConfig, StreamIndex
 from fastshard.streaming.samples import RowFacts
+
+if TYPE_CHECKING:
+    from fastshard.remote.file import RemoteFile
+    from fastshard.remote.options import Settings
 
 __all__ = ["StreamFiles"]
 
@@ -255,6 +257,8 @@ class StreamFiles:
     def request_file(self, info: FileInfo, settings: Settings) -> RemoteFile:
         """Open a remote file, and compare its size with the index."""
         url = self.path(info.basename)
+        from fastshard.remote.file import open_remote
+
         try:
             file = open_remote(url, settings)
         except RemoteNotFoundError as error:

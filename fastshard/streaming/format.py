@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.json import parse_value
+from fastshard._util.paths.urls import redact
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
-from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import Mode

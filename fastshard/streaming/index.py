@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard._core.streaming.index import (
     KEY_NAMES,
@@ -18,11 +18,12 @@ from fastshard._core.streaming.index import (
     parse_index,
 )
 from fastshard._util.json import parse_json
+from fastshard._util.paths.urls import join_url
 from fastshard.errors import FormatError
-from fastshard.remote.file import open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import join_url
 from fastshard.streaming.joined import JoinedTable
+
+if TYPE_CHECKING:
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "INDEX_NAME",
@@ -440,6 +441,8 @@ def parse_remote(folder: str, settings: Settings) -> StreamIndex:
     FormatError
         As for `read_index`.
     """
+    from fastshard.remote.file import open_remote
+
     file = open_remote(join_url(folder, INDEX_NAME), settings)
     if file.nbytes > LARGEST_INDEX:
         raise _too_large(file.nbytes, file.path)

@@ -13,6 +13,14 @@ from urllib.parse import unquote
 
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.streaming.shard import RowSamples, RowShard, decode_sample
+from fastshard._util.paths.urls import (
+    HTTP,
+    Url,
+    common_folder,
+    is_remote,
+    join_url,
+    scheme_of,
+)
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
@@ -22,15 +30,6 @@ from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import (
-    HTTP,
-    Url,
-    common_folder,
-    is_remote,
-    join_url,
-    scheme_of,
-)
 from fastshard.streaming.compressed import CompressedShards
 from fastshard.streaming.files import StreamFiles
 from fastshard.streaming.index import (
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
     from fastshard._core.dataset.locator import SampleLocator
     from fastshard.dataset.verify import Fault
+    from fastshard.remote.options import Settings
 
 __all__ = ["StreamSet"]
 

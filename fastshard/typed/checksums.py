@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import IO, Any, Protocol, cast
 
+from fastshard._util.paths.urls import scheme_of
 from fastshard.errors import FastshardError
 from fastshard.formats.registry import scheme_format
-from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.opening import source_of_paths
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.url import URLSource

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.typed.shard import check_payload, decode_sample, make_packed_shard
+from fastshard._util.paths.urls import redact
 from fastshard.dataset.shardset import FIRST_SAMPLES
 from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault, verify_dataset
@@ -16,7 +17,6 @@ from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import TarShard
-from fastshard.remote.urls import redact
 from fastshard.typed.samples import PackedSample, PackedSequence
 
 if TYPE_CHECKING:

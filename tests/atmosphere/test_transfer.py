@@ -11,7 +11,7 @@ import pytest
 
 from fastshard.atmosphere import client as client_module
 from fastshard.errors import RemoteError, XrpcError
-from fastshard.remote import http_connection
+from fastshard.remote.http import connection
 from fastshard.typed import Atmosphere
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import (
@@ -395,7 +395,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 Atmosphere.login("alice.test", "password", **given)
             assert pds.count() == 0
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "trusted.pem"))
-            http_connection._tls_context.cache_clear()
+            connection._tls_context.cache_clear()
             try:
                 client = Atmosphere.login("alice.test", "password", **given)
                 data = bytes(range(256)) * 40_000
@@ -407,7 +407,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 pds.hook = None
                 assert len(client.list_records(NOTE)[0]) == 1
             finally:
-                http_connection._tls_context.cache_clear()
+                connection._tls_context.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import fastshard
 from fastshard import FastshardError
-from fastshard._util import globs as globs_module
-from fastshard._util.globs import glob, matches_parts
+from fastshard._util.paths import globs as globs_module
+from fastshard._util.paths.globs import glob, matches_parts
 from fastshard.dataset.paths.listing import Listing, list_shards, natural_key
 from fastshard.streaming import MDSWriter
 from support.tars import write_tar

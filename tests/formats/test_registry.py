@@ -7,12 +7,12 @@ import types
 import pytest
 
 import fastshard
+from fastshard._util.paths.urls import join_url
 from fastshard.cli import main
 from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault
 from fastshard.formats import registry
 from fastshard.formats.registry import Format
-from fastshard.remote.urls import join_url
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -60,7 +60,7 @@ def toy(monkeypatch):
     module = types.ModuleType("toy_format")
     module.FORMAT = ToyFormat()
     monkeypatch.setitem(sys.modules, "toy_format", module)
-    monkeypatch.setattr(registry, "_modules", list(registry._modules))
+    monkeypatch.setattr(registry, "_modules", dict(registry._modules))
     registry.register("toy_format")
     registry.register("toy_format")  # has no effect
     assert [each.name for each in registry.formats()] == [

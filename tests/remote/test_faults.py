@@ -13,7 +13,7 @@ import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.index.dataset_file import seal_dataset_header
 from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.http import client_for
+from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.scheduler import Request
 from support.marks import forks_beside_threads, slow, thin

@@ -8,12 +8,14 @@ import pytest
 
 from fastshard import RemoteError, RemoteNotFoundError
 from fastshard._core.io.socket import Scatter
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http import client_for
-from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.http_response import PlainResponse
+from fastshard.remote.http.client import client_for
+from fastshard.remote.http.fast import FastHttp
+from fastshard.remote.http.response import PlainResponse
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import Deadline, RetryError, traffic
+from fastshard.remote.traffic import traffic
 from support.marks import slow
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 

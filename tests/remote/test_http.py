@@ -11,12 +11,13 @@ import pytest
 
 from fastshard import RemoteError, RemoteNotFoundError
 from fastshard.errors import FastshardError
-from fastshard.remote import http_connection as connection
+from fastshard.remote.deadline import Deadline
 from fastshard.remote.file import RemoteFile, fetch, open_remote
-from fastshard.remote.http import HttpClient, client_for
-from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http import connection
+from fastshard.remote.http.client import HttpClient, client_for
+from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import Deadline, traffic
+from fastshard.remote.traffic import traffic
 from support.marks import forks_beside_threads
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 from support.threads import in_threads

@@ -21,11 +21,11 @@ from fastshard._core.io.exchange import (
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
 from fastshard.remote.file import RemoteFile, fetch, open_remote
-from fastshard.remote.http import client_for
-from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http.client import client_for
+from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import traffic
 from fastshard.remote.scheduler import Request
+from fastshard.remote.traffic import traffic
 from support.marks import forks_beside_threads, slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 from support.tars import write_tar
@@ -196,7 +196,7 @@ def test_the_thread_ends_and_connections_close(server):
 
 def test_memory_of_batches_is_used_again_and_freed(tmp_path, monkeypatch):
     """Kept views keep their bytes; free memory is kept only while batches come."""
-    monkeypatch.setattr("fastshard.remote.http_fast.IDLE", 0.2)
+    monkeypatch.setattr("fastshard.remote.http.fast.IDLE", 0.2)
     bodies = [random.Random(i).randbytes(20_000 + 9 * i) for i in range(60)]
     members = {f"{i:03}.bin": body for i, body in enumerate(bodies)}
     tar = write_tar(tmp_path / "a.tar", members).read_bytes()

@@ -8,10 +8,11 @@ import pytest
 import fastshard
 from fastshard import RemoteError
 from fastshard.errors import RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http import client_for
+from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import Deadline, RetryError
 from support.marks import slow
 from support.servers.atproto.xrpc import XrpcServer
 from support.servers.http import Server

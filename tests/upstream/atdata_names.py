@@ -16,8 +16,8 @@ import atdata_lists
 import pytest
 
 from fastshard import typed
-from fastshard._util import globs
-from fastshard.remote.urls import is_remote
+from fastshard._util.paths import globs
+from fastshard._util.paths.urls import is_remote
 from fastshard.typed.loading import splits
 
 SOURCES = "src/atdata/**/*.py"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastshard._util.paths.urls import is_remote
 from fastshard._util.terminal import write_line
 from fastshard.adapters.webshart.files import Files
 from fastshard.adapters.webshart.index import (
@@ -23,7 +24,6 @@ from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import DatasetIndex, ShardRecord
 from fastshard.remote.file import open_remote, try_open_remote
-from fastshard.remote.urls import is_remote
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
+from fastshard._util.paths.remote_options import RemoteOptions, check_local
+from fastshard._util.paths.urls import normalize_url, origin_of, redact
 from fastshard.adapters.webshart.dataset import DiscoveredDataset, ShardReader
 from fastshard.adapters.webshart.listing import (
     find_local,
@@ -23,13 +25,7 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.remote.options import (
-    RemoteOptions,
-    Settings,
-    check_local,
-    make_settings,
-)
-from fastshard.remote.urls import normalize_url, origin_of, redact
+from fastshard.remote.options import Settings, make_settings
 
 __all__ = [
     "DiscoveredDataset",

@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from fastshard._util.paths.urls import is_remote, redact, scheme_of
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.index.contents import Contents, ForeignFileError
 from fastshard.index.sidecar import SEARCHED, sidecar_path
 from fastshard.remote.file import is_not_found, read_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, redact, scheme_of
 
 __all__ = ["MultiIndexTarSet", "find_local_index", "read_local_index", "request_url"]
 

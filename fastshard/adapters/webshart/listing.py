@@ -13,15 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from fastshard._util.hints import suggest_path
-from fastshard.adapters.webshart.index import find_local_index
-from fastshard.dataset.paths.listing import list_remote
-from fastshard.errors import FastshardError, ShardNotFoundError
-from fastshard.index.dataset_file import NAME
-from fastshard.index.remote_sidecar import remote_sidecar_path
-from fastshard.index.sidecar import FORMATS, SEARCHED, sidecar_path
-from fastshard.remote.file import transport_for
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import (
+from fastshard._util.paths.urls import (
     HTTP,
     base_of,
     common_folder,
@@ -31,6 +23,14 @@ from fastshard.remote.urls import (
     relative_path,
     scheme_of,
 )
+from fastshard.adapters.webshart.index import find_local_index
+from fastshard.dataset.paths.remote_listing import list_remote
+from fastshard.errors import FastshardError, ShardNotFoundError
+from fastshard.index.dataset_file import NAME
+from fastshard.index.remote_sidecar import remote_sidecar_path
+from fastshard.index.sidecar import FORMATS, SEARCHED, sidecar_path
+from fastshard.remote.file import transport_for
+from fastshard.remote.options import Settings
 
 __all__ = [
     "DiscoveredShard",

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, parse_url
 from fastshard._util.processes.descriptors import open_regular
 from fastshard.atmosphere.at_uri import is_did
 from fastshard.atmosphere.cid import RAW, parse_cid
@@ -32,11 +34,12 @@ from fastshard.remote.cache.hashed import (
     locked,
 )
 from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError
 from fastshard.remote.file import default_cache_dir
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.retry import SLOWEST, Deadline, Meter, ReadCancelledError
+from fastshard.remote.meter import Meter
+from fastshard.remote.options import Settings
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
-from fastshard.remote.urls import Url, parse_url
 
 __all__ = [
     "MIDDLE",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Unpack, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url
 from fastshard.atmosphere.blobs.cache import (
     BlobName,
     BlobSettings,
@@ -15,8 +17,7 @@ from fastshard.atmosphere.blobs.shards import BlobSet
 from fastshard.atmosphere.client import Atmosphere
 from fastshard.dataset.paths.listing import Location
 from fastshard.errors import ShardNotFoundError
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import Url
+from fastshard.remote.options import Settings
 from fastshard.typed.sources.listed import ListedSource
 
 __all__ = ["BlobSource"]

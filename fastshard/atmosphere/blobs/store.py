@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.paths.urls import scheme_of
 from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.atmosphere.blobs.cache import BlobName, parse_blob_url
 from fastshard.atmosphere.blobs.source import BlobSource
 from fastshard.atmosphere.cid import cid_of_blob
 from fastshard.codecs.hashes import hash_file
 from fastshard.errors import RemoteError
-from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.url import URLSource
 from fastshard.typed.stores.protocol import ShardWriteResult
 from fastshard.typed.stores.writing import (

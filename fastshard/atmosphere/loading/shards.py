@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fastshard._util.globs import expand_braces
+from fastshard._util.paths.globs import expand_braces
+from fastshard._util.paths.urls import is_remote, normalize_url, redact, strip_user
 from fastshard.atmosphere.records.checked import UnknownMember
 from fastshard.atmosphere.records.storage import (
     Storage,
@@ -20,7 +21,6 @@ from fastshard.atmosphere.records.storage import (
     StorageS3,
 )
 from fastshard.errors import FastshardError, RecordError
-from fastshard.remote.urls import is_remote, normalize_url, redact, strip_user
 
 if TYPE_CHECKING:
     from fastshard.atmosphere.blobs.source import BlobSource

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fastshard._util.globs import expand_braces
+from fastshard._util.paths.globs import expand_braces
+from fastshard._util.paths.urls import redact
 from fastshard.atmosphere.loading.shards import is_public_url
 from fastshard.atmosphere.records.checksum import ShardChecksum
 from fastshard.atmosphere.records.storage import (
@@ -18,7 +19,6 @@ from fastshard.atmosphere.records.storage import (
     StorageHttp,
     StorageS3,
 )
-from fastshard.remote.urls import redact
 
 __all__ = [
     "blob_storage",

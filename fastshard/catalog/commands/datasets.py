@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.paths.urls import redact
 from fastshard._util.terminal import (
     UsageError,
     escape_name,
@@ -25,7 +26,6 @@ from fastshard.catalog.commands.index_options import (
     read_secret,
 )
 from fastshard.catalog.references import SCHEMA_PREFIXES
-from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.catalog.index import Index

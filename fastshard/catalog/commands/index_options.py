@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from fastshard._util.arguments import Parser
+from fastshard._util.paths.urls import redact
 from fastshard._util.terminal import UsageError, describe_error
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.catalog.index import Index

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from fastshard._util.paths.remote_options import select_remote
+from fastshard._util.paths.urls import redact
 from fastshard.catalog.loading.named import (
     EntryIndex,
     are_blobs,
@@ -12,8 +14,6 @@ from fastshard.catalog.loading.named import (
     load_named,
 )
 from fastshard.dataset.paths.listing import Source
-from fastshard.remote.options import select_remote
-from fastshard.remote.urls import redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.loading.dataset_dict import DatasetDict

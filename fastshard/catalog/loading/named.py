@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastshard._util.globs import has_magic
-from fastshard.remote.options import select_remote
-from fastshard.remote.urls import scheme_of
+from fastshard._util.paths.globs import has_magic
+from fastshard._util.paths.remote_options import select_remote
+from fastshard._util.paths.urls import scheme_of
 from fastshard.typed.dataset import Dataset
 
 if TYPE_CHECKING:

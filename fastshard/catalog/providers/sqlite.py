@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from fastshard._util.paths.urls import redact, scheme_of
 from fastshard._util.processes.forks import at_fork
 from fastshard.catalog.providers.rows import is_text
 from fastshard.catalog.providers.sql import Run, SqlProvider
@@ -25,7 +26,6 @@ from fastshard.catalog.providers.sqlite_file import (
     translate_error,
 )
 from fastshard.errors import ClosedError
-from fastshard.remote.urls import redact, scheme_of
 
 __all__ = ["SqliteProvider"]
 

@@ -9,9 +9,9 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fastshard._util.paths.urls import is_url, redact, relative_path
 from fastshard._util.terminal import escape_line, join_names
 from fastshard.dataset.order.plan import Plan, order_digest
-from fastshard.remote.urls import is_url, redact, relative_path
 
 __all__ = [
     "Description",

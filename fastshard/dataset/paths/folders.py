@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fastshard._util.globs import (
+from fastshard._util.paths.globs import (
     SUFFIX,
     expand_braces,
     glob,
     has_magic,
     lexists,
-    matches_parts,
-    natural_key,
 )
+from fastshard._util.paths.remote_options import select_remote
+from fastshard._util.paths.urls import Url, parse_path_or_url
 from fastshard.dataset.paths.listing import (
     SEPARATOR,
     Listing,
     Location,
     check_unique,
     list_shards,
-    list_urls,
 )
 from fastshard.dataset.paths.not_found import (
     glob_error,
@@ -34,16 +33,21 @@ from fastshard.errors import (
     RemoteShardNotFoundError,
     ShardNotFoundError,
 )
-from fastshard.formats.folder import LocalFolder, RemoteFolder
-from fastshard.formats.registry import Format, find_format, formats
-from fastshard.remote.options import Settings, select_remote
-from fastshard.remote.urls import HTTP, Url, parse_path_or_url, redact, scheme_of
+from fastshard.formats.folder import LocalFolder
+from fastshard.formats.registry import (
+    Format,
+    find_format,
+    find_local_format,
+    formats,
+)
+
+if TYPE_CHECKING:
+    from fastshard.dataset.paths.remote_listing import RemoteFolder
+    from fastshard.remote.options import Settings
 
 __all__ = ["FormatFolders", "find_folders", "first_folder", "list_or_find"]
 
-HUB_PARTS = 3  # datasets/owner/name
-
-Folder: TypeAlias = LocalFolder | RemoteFolder
+Folder: TypeAlias = "LocalFolder | RemoteFolder"
 
 
 class FormatFolders(NamedTuple):
@@ -90,6 +94,10 @@ def find_folders(
     ShardNotFoundError
         A later directory is no dataset of the format.
     """
+    if location.kind == "folder":
+        path = str(location.parts[0])
+        known = find_local_format(path, options)
+        return None if known is None else FormatFolders(known, [path], None)
     settings = settings or _settings(location, options)
     folders = _folders(location, options, settings, deep)
     first = next(folders, None)
@@ -175,8 +183,14 @@ def _folders(
         if isinstance(part, Url):
             if settings is None:
                 return
-            for url in _remote_folders(part, options, settings, deep):
-                if is_first and not _may_be_folder(url):
+            from fastshard.dataset.paths.remote_listing import (
+                RemoteFolder,
+                may_be_folder,
+                remote_folders,
+            )
+
+            for url in remote_folders(part, options, settings, deep):
+                if is_first and not may_be_folder(url):
                     return
                 is_first = False
                 yield RemoteFolder(url.text, settings)
@@ -206,7 +220,7 @@ def _local_paths(part: str, options: Mapping[str, Any], deep: bool) -> Iterator[
         elif os.path.basename(word.rstrip("/" + os.sep)) != "**":
             yield from _match_paths(word)
         elif deep:
-            marked = [f for f in glob(word) if find_format(LocalFolder(f), options)]
+            marked = [f for f in glob(word) if find_local_format(f, options)]
             if not marked:
                 raise glob_error(word)
             yield from marked
@@ -220,53 +234,3 @@ def _match_paths(pattern: str) -> list[str]:
     if not found:
         raise glob_error(pattern)
     return next(([path] for path in found if not os.path.isdir(path)), found)
-
-
-def _remote_folders(
-    url: Url, options: Mapping[str, Any], settings: Settings, deep: bool
-) -> Iterator[Url]:
-    """Yield the folders that a glob of a URL matches, or the words of a brace list."""
-    is_file = url.base.endswith(SUFFIX)
-    for word in [url.base] if is_file else expand_braces(url.base):
-        if not (deep and has_magic(word)):
-            yield Url(word + url.query)
-            continue
-        found = _match_folders(word, options, settings)
-        if not found:
-            raise RemoteShardNotFoundError("no dataset matches", redact(word))
-        yield from map(Url, found)
-
-
-def _match_folders(
-    word: str, options: Mapping[str, Any], settings: Settings
-) -> list[str]:
-    """Return the folders that match a glob and have the mark of a format."""
-    if scheme_of(word) in HTTP:  # which lists no folders
-        return []
-    _, folder, pattern, urls = list_urls(word, settings)
-    marks = [
-        "/".join(filter(None, (each.subfolder(options), each.mark)))
-        for each in formats()
-        if each.is_remote and each.mark
-    ]
-    found = set()
-    for url in urls:
-        parts = url.removeprefix(folder + "/").split("/")
-        for mark in marks:
-            if matches_parts(parts, [*pattern, *mark.split("/")]):
-                found.add(url.removesuffix(f"/{mark}"))
-    return sorted(found, key=natural_key)
-
-
-def _may_be_folder(url: Url) -> bool:
-    """Return whether a URL may be of a folder; it names no files and is no pattern.
-
-    The hub's own listing reports a name of no dataset, and that it must not be asked.
-    """
-    path = url.base.partition("://")[2]
-    if url.scheme == "hf" and (
-        len(path.strip("/").split("/")) < HUB_PARTS or os.environ.get("HF_HUB_OFFLINE")
-    ):
-        return False
-    is_file = path.endswith((SUFFIX, ".json", ".fsi"))
-    return not is_file and not has_magic(url.base)

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from fastshard._util.globs import SUFFIX, has_magic, is_shard_name, natural_key
 from fastshard._util.hints import suggest_path
+from fastshard._util.paths.globs import SUFFIX, has_magic, is_shard_name, natural_key
+from fastshard._util.paths.urls import common_folder, is_url, redact
 from fastshard.errors import ShardNotFoundError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.foreign import (
@@ -27,7 +28,6 @@ from fastshard.formats.foreign import (
     suffix_of,
 )
 from fastshard.formats.registry import Format, formats
-from fastshard.remote.urls import common_folder, is_url, redact
 
 __all__ = [
     "Tally",

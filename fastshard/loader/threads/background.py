@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastshard.errors import ClosedError
-from fastshard.remote.retry import Waits, watch_requests
+
+if TYPE_CHECKING:
+    from fastshard.remote.deadline import Waits
 
 __all__ = ["Background"]
 
@@ -111,6 +113,8 @@ class Background:
                 work.ended.wait(max(0.0, deadline - time.monotonic()))
 
     def _run(self, work: Work, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        from fastshard.remote.deadline import watch_requests
+
         work.thread = threading.get_ident()
         try:
             with watch_requests() as work.waits:

@@ -14,7 +14,7 @@ from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 from fastshard.loader.times import enter_step
 
 if TYPE_CHECKING:
-    from fastshard.remote.retry import Waits
+    from fastshard.remote.deadline import Waits
 
 __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipeline"]
 
@@ -389,7 +389,7 @@ class Pipeline:
 
     def _run_fetcher(self) -> None:
         """Fetch the samples of several batches at a time; the body of a thread."""
-        from fastshard.remote.retry import watch_requests
+        from fastshard.remote.deadline import watch_requests
 
         with watch_requests() as self._waits:
             self._fetch_ahead(_closed_gate())

@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastshard._util.files import wait_for_tick
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, parse_url
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.cache.disk import read_at
-from fastshard.remote.options import RemoteOptions, Settings, check_local
-from fastshard.remote.retry import Deadline, Meter, ReadCancelledError, traffic
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import Meter
+from fastshard.remote.options import Settings
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import Url, parse_url
 
-__all__ = ["CopyClient", "CopySettings", "copy_settings"]
+__all__ = ["CopyClient", "CopySettings"]
 
 
 BLOCK = 64 << 10  # bytes that are copied at a time, at least
@@ -35,18 +39,6 @@ class CopySettings(Settings):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CopySettings, (self.options,)
-
-
-def copy_settings(options: RemoteOptions) -> CopySettings | None:
-    """Return the settings to read local files through a cache; None without one.
-
-    Raises
-    ------
-    ValueError
-        An option does nothing for local files.
-    """
-    check_local(options)
-    return CopySettings(options) if options.get("cache_dir") else None
 
 
 class CopyClient:

@@ -7,38 +7,50 @@ traceback holds a secret: an attempt returns its error, and its caller raises it
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.wait import wait_for_read, wait_for_socket
 
+from fastshard._util.paths.urls import Url, origin_of
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import ReadCancelledError, RetryError
 from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.body import Body, BodyError
-from fastshard.remote.http import (
+from fastshard.remote.http.client import (
     FAILURES,
-    MOST_REDIRECTS,
-    REDIRECTS,
     HttpClient,
     client_for,
 )
-from fastshard.remote.http_connection import CONNECT, current_read, proxy_for
-from fastshard.remote.http_response import TRANSIENT, retry_after
+from fastshard.remote.http.connection import current_read, proxy_for
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import SLOWEST, Deadline, ReadCancelledError, RetryError
-from fastshard.remote.urls import Url, normalize_url, origin_of
+from fastshard.remote.requests.authorization import Bearer
+from fastshard.remote.requests.heads import (
+    TRANSIENT,
+    content_length,
+    find_coding,
+    retry_after,
+)
+from fastshard.remote.requests.redirects import (
+    MOST_REDIRECTS,
+    REDIRECTS,
+    following_url,
+)
+from fastshard.remote.requests.request import Credentials, HttpRequest
 
 __all__ = ["HttpExchange", "ServiceRequest"]
 
 PIECE = 256 << 10  # bytes of an answer read at a time
 MAX_ERROR = 1 << 20  # bytes of the body of a status above 299
+NAMED = re.compile(rb'"error"\s*:\s*"\w{1,100}"')  # as of XRPC, not a sentence
 UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte of a request
 Sink = Callable[[bytes], object]
 
@@ -93,6 +105,12 @@ class ServiceRequest:
         self.attempts = attempts
         self.seconds = seconds
         self.sent = False  # whether a server may have got the last attempt
+
+    @property
+    def credentials(self) -> Credentials:
+        """The token, for the origin of `url`."""
+        ways = () if self.token is None else (Bearer(self.token.reveal),)
+        return Credentials(ways, frozenset((origin_of(self.url.normalized),)))
 
     def redact(self, text: str) -> str:
         """Return a text of the server without the secrets of the request."""
@@ -200,15 +218,18 @@ class HttpExchange:
             target = request.url.normalized
         except FastshardError as error:
             return error
-        for _ in range(MOST_REDIRECTS):
+        for _ in range(MOST_REDIRECTS + 1):
             found = self._attempt(request, target, trusted, limit)
             if not isinstance(found, Answer) or found.status not in REDIRECTS:
                 return found
             if request.method != "GET":
                 return _fail("the server redirects a request that writes", found)
-            following = _redirect(target, found)
-            if isinstance(following, Exception):
-                return following
+            try:
+                following = following_url(
+                    target, found.status, found.headers, request.url
+                )
+            except RemoteError as error:
+                return _redact(error, request)
             trusted = trusted and origin_of(following) == origin_of(target)
             target = following
         reason = f"more than {MOST_REDIRECTS} redirects"
@@ -239,11 +260,10 @@ class HttpExchange:
             request.sent = not isinstance(error, UNSENT)
             found = client.translate_error(error, request.url, target, None)
             return _redact(found, request)
+        except FastshardError as error:  # for example of a token
+            return error.with_traceback(None)
         finally:
-            current_read.deadline = current_read.response = None
-            current_read.connection = None
-            current_read.cut = False
-            current_read.query = ""
+            current_read.clear()
             if response is not None:
                 response.close()
 
@@ -252,35 +272,18 @@ def _send(
     client: HttpClient, request: ServiceRequest, target: str, limit: TimeLimit
 ) -> urllib3.BaseHTTPResponse:
     """Send a request; return the response with its body unread."""
-    origin = origin_of(target)
-    headers = {"Accept-Encoding": "identity", **request.headers}
-    if request.token is not None and origin == origin_of(request.url.normalized):
-        headers["Authorization"] = f"Bearer {request.token.reveal()}"
+    sent = HttpRequest(request.method, target, request.headers)
     pieces: Iterator[Any] | None = None
     if request.body is not None:
         size, pieces = request.body.open()
-        headers["Content-Length"] = str(size)
-        headers["Content-Type"] = request.body.kind
+        sent.headers["Content-Length"] = str(size)
+        sent.headers["Content-Type"] = request.body.kind
         pieces = _paced(pieces, limit)
     elif request.method == "POST":
-        headers["Content-Length"] = "0"
-    remaining = limit.deadline.remaining()
-    pool, takes_urls = client.pool_for(origin)
-    base, question, query = target.partition("?")
-    current_read.query = question + query if query else ""
-    response: urllib3.BaseHTTPResponse = pool.urlopen(
-        request.method,
-        base if takes_urls else urlsplit(base).path or "/",
-        body=pieces,
-        headers=headers,
-        redirect=False,
-        assert_same_host=False,
-        retries=False,
-        preload_content=False,
-        decode_content=False,
-        timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
-    )
-    client.settings.reached.add(origin)
+        sent.headers["Content-Length"] = "0"
+    for credentials in (client.settings.credentials, request.credentials):
+        sent.authorize(credentials)
+    response: urllib3.BaseHTTPResponse = client.send(sent, limit.deadline, pieces)
     return response
 
 
@@ -324,16 +327,15 @@ def _receive(
     """Read the body of a response within its limits."""
     url, status = request.url.redacted, response.status
     headers = response.headers
-    coding = headers.get("Content-Encoding", "identity")
     is_sunk = status == 200 and request.open_sink is not None
     most = request.most if status < 300 else min(request.most, MAX_ERROR)
-    if coding != "identity":
-        found = request.redact(coding)[:40]
-        reason = f"expected no Content-Encoding, got {found!r}"
+    reason = find_coding(request.redact(headers.get("Content-Encoding", "")))
+    if reason:
         return RemoteError(reason, url, status)
-    announced = headers.get("Content-Length", "")
-    is_number = announced.isascii() and announced.isdigit()
-    if is_number and (len(announced) > 19 or int(announced) > most):
+    announced = content_length(headers) or 0
+    if announced < 0:
+        return RemoteError("Content-Length is not a number", url, status)
+    if announced > most:
         return _too_large(most, url, status)
     pieces: list[bytes] = []
     sink: Sink = pieces.append
@@ -357,8 +359,8 @@ def _receive(
 
 
 def _is_transient(answer: Answer) -> bool:
-    """Return whether a status may change soon; an error that is named does not."""
-    return answer.status in (429, 503, 504) or b'"error"' not in answer.body
+    """Return whether a status may change soon; an error with a name does not."""
+    return answer.status in (429, 503, 504) or not NAMED.search(answer.body)
 
 
 def _too_large(most: int, url: str, status: int) -> RemoteError:
@@ -375,21 +377,6 @@ def _redact(error: Exception, request: ServiceRequest) -> Exception:
         redacted: RemoteError = kind(request.redact(reason), *rest)
         return redacted
     return error
-
-
-def _redirect(target: str, answer: Answer) -> str | RemoteError:
-    """Return the target of a redirect."""
-    location = answer.headers.get("Location")
-    if not location:
-        return _fail("a redirect without a Location", answer)
-    try:
-        following = normalize_url(urljoin(target, location))
-    except (FastshardError, ValueError):
-        return _fail("a redirect to what is no URL of http", answer)
-    schemes = origin_of(target).scheme, origin_of(following).scheme
-    if schemes == ("https", "http"):
-        return _fail("a redirect from https to http", answer)
-    return following
 
 
 def _fail(reason: str, answer: Answer) -> RemoteError:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from fastshard._util.paths.urls import redact
 from fastshard._util.terminal import escape_name
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.tarset import common_root
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
-from fastshard.remote.urls import redact
 from fastshard.typed.schema import hash_schema
 from fastshard.typed.shardset import PackedSet
 

@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.arguments import FLAGS, add_reading, get_reading
-from fastshard._util.globs import is_shard_name
+from fastshard._util.paths.globs import is_shard_name
 from fastshard._util.terminal import UsageError, escape_name, write_line
-from fastshard.formats.folder import LocalFolder
-from fastshard.formats.registry import find_format
+from fastshard.formats.registry import find_local_format
 
 if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset
@@ -110,6 +109,6 @@ def has_tars(source: str) -> bool:
     """Return whether a source is one of tar shards: no folder of another format."""
     if not os.path.isdir(source):
         return source.endswith(".tar") or not os.path.lexists(source)
-    if find_format(LocalFolder(source)) is not None:
+    if find_local_format(source) is not None:
         return False
     return any(map(is_shard_name, os.listdir(source)))

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, join_url, parse_path_or_url, scheme_of
 from fastshard.dataset.paths.listing import Source, list_shards, parse_source
-from fastshard.remote.options import RemoteOptions
-from fastshard.remote.urls import Url, join_url, parse_path_or_url, scheme_of
 
 __all__ = [
     "DEFAULT_SPLIT",

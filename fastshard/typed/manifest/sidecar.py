@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.table.grouping import copy_keys, has_keys
 from fastshard._util.json import parse_value
+from fastshard._util.paths.urls import Url
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
-from fastshard.remote.urls import Url
 from fastshard.typed.manifest.rows import KEY, ManifestRows, load_rows
 from fastshard.typed.manifest.shard_manifest import (
     MAX_HEADER,

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastshard._core.typed.msgpack import unpack_map
+from fastshard._util.paths.remote_options import select_remote
+from fastshard._util.paths.urls import is_remote, redact
 from fastshard.errors import FormatError
 from fastshard.remote.file import read_remote
-from fastshard.remote.options import make_settings, select_remote
-from fastshard.remote.urls import is_remote, redact
+from fastshard.remote.options import make_settings
 
 __all__ = ["read_metadata"]
 

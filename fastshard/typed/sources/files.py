@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, parse_url, redact
 from fastshard.dataset.paths.listing import Location
 from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.retry import Deadline, Meter, ReadCancelledError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import ReadCancelledError
+from fastshard.remote.meter import Meter
+from fastshard.remote.options import Settings
 from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import Url, parse_url, redact
 from fastshard.typed.sources.protocol import DataSource
 
 __all__ = ["FileClient", "SourceLocation", "SourceSettings", "check_read", "open_file"]

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, ClassVar
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, parse_path_or_url, redact
 from fastshard.dataset.paths.listing import Location
 from fastshard.dataset.tarset import TarSet
 from fastshard.remote.file import open_remote
 from fastshard.remote.member_file import open_range
-from fastshard.remote.options import RemoteOptions
-from fastshard.remote.urls import Url, parse_path_or_url, redact
 
 __all__ = ["ListedSource"]
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import scheme_of
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.paths.listing import Location, Source
 from fastshard.dataset.tarset import TarSet, require_tars
 from fastshard.formats.registry import scheme_format
-from fastshard.remote.options import RemoteOptions
-from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.listed import ListedSource
 from fastshard.typed.sources.protocol import DataSource

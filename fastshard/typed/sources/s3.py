@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import Url, redact
 from fastshard.dataset.paths.listing import Location
-from fastshard.remote.options import RemoteOptions
-from fastshard.remote.urls import Url, redact
 from fastshard.typed.sources.listed import ListedSource
 
 __all__ = ["S3Source", "read_env"]

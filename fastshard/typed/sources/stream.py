@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple
 from fastshard._core.io.source import RemoteSource
 from fastshard._core.parse.tar import HeaderWalk
 from fastshard._core.table.grouping import Grouping
+from fastshard._util.paths.urls import redact
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -21,7 +22,6 @@ from fastshard.formats.foreign import explain_fault
 from fastshard.formats.sample import Sample, Samples
 from fastshard.formats.tar import TarOptions, TarShard
 from fastshard.index.contents import NO_IDENTITY, Contents
-from fastshard.remote.urls import redact
 from fastshard.typed.shardset import PackedSet
 from fastshard.typed.sources.files import SourceSettings, check_read, open_file
 

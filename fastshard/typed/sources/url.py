@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import Any, Unpack, cast
 
+from fastshard._util.paths.remote_options import RemoteOptions
+from fastshard._util.paths.urls import parse_path_or_url, redact
 from fastshard.dataset.paths.listing import Location, Source, list_shards, parse_source
 from fastshard.errors import FastshardError
-from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import parse_path_or_url, redact
+from fastshard.remote.options import Settings
 from fastshard.typed.sources.listed import ListedSource
 
 __all__ = ["URLSource"]

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from fastshard._util.paths.urls import redact, strip_user
 from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.remote.object_store import StoreClient, stores_for
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import redact, strip_user
 from fastshard.typed.sources.s3 import S3Source, read_env
 from fastshard.typed.stores.protocol import ShardWriteResult
 from fastshard.typed.stores.writing import (

@@ -16,13 +16,13 @@ from fastshard._core.table.grouping import Grouping
 from fastshard._core.typed.shard import copy_payload
 from fastshard._util.files import AtomicFile, name_full_disk, replace_file
 from fastshard._util.options import check_names
+from fastshard._util.paths.urls import parse_path_or_url, redact
 from fastshard._util.processes.temporaries import temporary_folder
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
 from fastshard.index.sidecar import save_index, sidecar_path
-from fastshard.remote.urls import parse_path_or_url, redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.reading.origin import ShardOrigin
 from fastshard.typed.reading.stages import Decoding

@@ -7,7 +7,7 @@ import pytest
 
 import fastshard
 import fastshard.typed
-from fastshard._util.globs import has_magic
+from fastshard._util.paths.globs import has_magic
 from fastshard.cli import main
 from support.builders import BUILDERS
 from support.servers.http import Server

@@ -7,10 +7,10 @@ import pytest
 
 import fastshard
 from fastshard import RemoteError
-from fastshard.remote import http_connection as connection
 from fastshard.remote.addresses import RefusedHostError, is_public
 from fastshard.remote.file import open_remote
-from fastshard.remote.http import client_for
+from fastshard.remote.http import connection
+from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
 from support.marks import needs
 from support.servers.http import Server, make_certificate, redirect_to

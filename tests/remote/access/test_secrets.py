@@ -10,7 +10,7 @@ import pytest
 import fastshard
 from fastshard import RemoteError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
 from support.servers.http import Server, redirect_to
 from support.servers.messages import plain

@@ -13,10 +13,11 @@ import pytest
 import fastshard
 from fastshard import FastshardError, RemoteError
 from fastshard.errors import RemoteNotFoundError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote
-from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
-from fastshard.remote.retry import Deadline, RetryError
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar

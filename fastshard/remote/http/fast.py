@@ -28,7 +28,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
@@ -45,13 +44,18 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
+from fastshard._util.paths.urls import Origin, origin_of
 from fastshard._util.processes.forks import ForkAware
-from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
-from fastshard.remote.http_response import PlainResponse
+from fastshard.remote.deadline import SLOWEST, Deadline
+from fastshard.remote.errors import RetryError
+from fastshard.remote.http.connection import CONNECT, connection_to, proxy_for
+from fastshard.remote.http.response import PlainResponse
+from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import SLOWEST, Deadline, Meter, RetryError, traffic
+from fastshard.remote.requests.heads import receive_head
+from fastshard.remote.requests.request import range_request
+from fastshard.remote.traffic import traffic
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp", "HttpLoop", "ServerState"]
 
@@ -61,8 +65,6 @@ REST = 5.0  # seconds for which they are
 IDLE = 1.0  # seconds before the idle thread ends
 LIFETIME = 300.0  # seconds for which a resolved address is connected to
 FIRST = 16 << 10  # bytes of the first receive
-MOST_HEADERS = 16 << 10  # bytes
-MOST_URLS = 4096  # with cached request lines
 
 
 class ServerState:
@@ -329,7 +331,6 @@ class FastHttp:
         self._settings = settings
         self._meter = meter
         self._servers: dict[Origin, ServerState] = {}
-        self._prefixes: dict[str, bytes] = {}  # first lines of requests, by URL
         self._loop: HttpLoop | None = None
         self._numbers = itertools.count()
 
@@ -347,7 +348,7 @@ class FastHttp:
         try:
             start, end = read.start, read.end
             exchange = RangeExchange(
-                self._request(origin, url, start, end, expected),
+                self._request(url, start, end, expected),
                 b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes),
                 expected.tag.encode("latin-1"),
                 Scatter(start, end, read.parts),
@@ -400,7 +401,7 @@ class FastHttp:
             return False
         succeeded = False
         try:
-            request = self._request(origin, url, start, end, expected)
+            request = self._request(url, start, end, expected)
             content_range = b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes)
             tag = expected.tag.encode("latin-1")
             wanted = request, content_range, tag, Scatter(start, end, parts)
@@ -478,7 +479,7 @@ class FastHttp:
         if server.proxied or server.is_paused() or server.uncommon >= FAILURES:
             return None
         try:
-            request = self._request(origin, url, start, end, None)
+            request = self._request(url, start, end, None)
         except Exception:  # for example of a function for token=; urllib3 reports it
             return None
         try:
@@ -524,36 +525,12 @@ class FastHttp:
         return sock
 
     def _request(
-        self,
-        origin: Origin,
-        url: str,
-        start: int,
-        end: int,
-        expected: ObjectInfo | None,
+        self, url: str, start: int, end: int, expected: ObjectInfo | None
     ) -> bytes:
-        """Return a request, with secrets only for the origins of the settings."""
-        prefix = self._prefixes.get(url)
-        if prefix is None:
-            if len(self._prefixes) >= MOST_URLS:
-                self._prefixes.clear()
-            parts = urlsplit(url)
-            query = "?" + parts.query if parts.query else ""
-            path = f"GET {parts.path or '/'}{query} HTTP/1.1"
-            lines = [path, f"Host: {parts.netloc}", "Accept-Encoding: identity"]
-            prefix = self._prefixes[url] = "\r\n".join(lines).encode("ascii")
-        lines = [f"Range: bytes={start}-{end - 1}"]
-        if expected is not None and expected.is_strong:
-            lines.append(f"If-Match: {expected.tag}")
-        if origin in self._settings.origins:
-            lines += [
-                f"{name}: {text}" for name, text in self._settings.headers.items()
-            ]
-            token = self._settings.bearer()
-            if token:
-                lines.append(f"Authorization: Bearer {token}")
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a header must not contain line ends")
-        return prefix + "\r\n".join(["", *lines, "", ""]).encode("latin-1")
+        """Return a request as it is sent."""
+        tag = "" if expected is None else expected.tag
+        credentials = self._settings.credentials
+        return range_request(url, start, end, tag, credentials).encode()
 
 
 def _exchange_in_python(
@@ -578,21 +555,18 @@ def _exchange_in_python(
     """
     if wait_for_read(sock, 0.0):
         return None
+
+    def receive() -> bytes:
+        sock.settimeout(deadline.remaining())
+        return sock.recv(FIRST)
+
     sock.settimeout(deadline.remaining())
     sock.sendall(request)
-    data = sock.recv(FIRST)
-    while (at := data.find(b"\r\n\r\n")) < 0:
-        if not data or len(data) > MOST_HEADERS:
-            raise ValueError("the response has no head")
-        sock.settimeout(deadline.remaining())
-        more = sock.recv(FIRST)
-        if not more:
-            raise ValueError("the connection ended inside the headers")
-        data += more
-    kept = parse_head(data[: at + 4], content_range, tag, scatter.left)
+    head, rest = receive_head(receive)
+    kept = parse_head(head, content_range, tag, scatter.left)
     if kept is None:
         raise ValueError("another response than the expected one")
-    scatter.feed(data[at + 4 :])  # raises if it is longer than the body
+    scatter.feed(rest)  # raises if it is longer than the body
     room = memoryview(bytearray(min(scatter.left, 64 << 10)))
     while scatter.left:
         sock.settimeout(deadline.remaining())

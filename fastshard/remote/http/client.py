@@ -12,40 +12,48 @@ import http.client
 import socket
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
 from fastshard._core.io.source import allocate_bytes
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard._util.paths.urls import (
+    Origin,
+    Url,
+    origin_of,
+    parse_url,
+)
+from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.http_connection import (
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import RetryError
+from fastshard.remote.http.connection import (
     CONNECT,
     current_read,
     manager_for,
     proxy_for,
     refuse_proxy,
 )
-from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.http_response import FRESH_URL, REFUSALS, RangeResponse
-from fastshard.remote.options import OPENERS, Settings
-from fastshard.remote.retry import Deadline, Meter, RetryError, traffic
-from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
-from fastshard.remote.urls import (
-    Origin,
-    Url,
-    expiry_of,
-    normalize_url,
-    origin_of,
-    parse_url,
-    redact,
+from fastshard.remote.http.fast import FastHttp
+from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse
+from fastshard.remote.http.signing import SignedUrls
+from fastshard.remote.meter import Meter
+from fastshard.remote.options import Settings
+from fastshard.remote.requests.heads import content_length
+from fastshard.remote.requests.redirects import (
+    MOST_REDIRECTS,
+    REDIRECTS,
+    following_url,
+    lifetime_of,
 )
+from fastshard.remote.requests.request import HttpRequest, range_request
+from fastshard.remote.traffic import traffic
+from fastshard.remote.transport import MAX_WHOLE, LoopedRead, ObjectInfo, Part
 
 __all__ = ["HttpClient", "Part", "client_for"]
 
@@ -66,76 +74,11 @@ UNREACHABLE = frozenset(
     (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 )
 EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signature
-REDIRECTS = frozenset((301, 302, 303, 307, 308))
-MOST_REDIRECTS = 5
-LIFETIME = 60.0  # seconds that a redirect is cached, unless its target has a lifetime
-MARGIN = 30.0  # seconds before its expiry from which a signature is not used
 MESSAGE = 64 << 10  # bytes of the body of an error response
 MESSAGE_SECONDS = 2.0  # for which the body of a refusal is waited for
 COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
 MOST_FAST = 1 << 20  # bytes of a range that the fast path requests at first
 LARGEST = 1 << 40  # bytes of a downloaded object
-
-
-class SignedUrls:
-    """Fresh URLs in place of refused ones, from the function of ``sign=``.
-
-    Parameters
-    ----------
-    sign : callable or None
-        ``fn(url)`` of the URL as given returns a URL, or None.
-    """
-
-    def __init__(self, sign: Callable[[str], str | None] | None) -> None:
-        self._sign = sign
-        self._fresh: dict[str, str] = {}  # normalized, by the normalized URL as given
-        self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
-
-    def current(self, url: str) -> str:
-        """Return the URL to request for a normalized one."""
-        return self._fresh.get(url, url)
-
-    def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
-        """Return whether there is another URL than the refused one, which was sent.
-
-        Raises
-        ------
-        RemoteError
-            The function failed, or returned no URL.
-        """
-        if self._sign is None or not _is_refusal(refused):
-            return False
-        with self._locks.setdefault(url.normalized, threading.Lock()):
-            if self.current(url.normalized) == sent:
-                self._call(self._sign, url, refused)
-            return self.current(url.normalized) != sent
-
-    def _call(
-        self, sign: Callable[[str], str | None], url: Url, refused: RemoteError
-    ) -> None:
-        """Ask the function for a URL, and keep it."""
-        try:
-            found = sign(url.text)
-        except Exception as error:
-            reason = (
-                f"sign= raised {type(error).__name__}; it returns None for an object "
-                "that does not exist"
-            )
-            raise RemoteError(reason, url.redacted, refused.status) from error
-        if found is None:
-            return
-        try:
-            self._fresh[url.normalized] = normalize_url(found)
-        except (FastshardError, AttributeError, TypeError):
-            reason = f"sign= must return an http or https URL, got {type(found)}"
-            if isinstance(found, str):
-                reason = "sign= must return an http or https URL, got another text"
-            raise RemoteError(reason, url.redacted, refused.status) from None
-
-
-def _is_refusal(error: RemoteError) -> bool:
-    """Return whether a fresh signature may be accepted."""
-    return error.status in (401, 403) or error.reason.endswith(FRESH_URL)
 
 
 class HttpClient:
@@ -188,7 +131,7 @@ class HttpClient:
             size,
             None,
             deadline,
-            lambda response: (response.info, response.read()),
+            RangeResponse.read_with_info,
         )
 
     def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
@@ -208,7 +151,7 @@ class HttpClient:
             if nbytes > most:
                 raise response.error(f"expected at most {most:,} bytes, got {nbytes:,}")
             deadline.extend(response.end)
-            return response.info, response.read()
+            return response.read_with_info()
 
         info, data = self._request(url, 0, first, None, deadline, receive, whole=True)
         if len(data) == info.nbytes:
@@ -253,7 +196,7 @@ class HttpClient:
             if found is not None:
                 return found[0]
         while True:
-            first = self._signed.current(given)
+            first = self._first_of(given)
             redirected = self._target_of(given) != first
             try:
                 with self._respond(
@@ -290,7 +233,7 @@ class HttpClient:
         RemoteNotFoundError
             The object does not exist.
         """
-        begun, target = time.monotonic(), self._signed.current(url.normalized)
+        begun, target = time.monotonic(), self._first_of(url.normalized)
         if url.normalized in self._targets or origin_of(target) not in self._common:
             return None
         response = self._fast.ask(target, start, end, deadline)
@@ -298,11 +241,7 @@ class HttpClient:
             return None
         try:
             self.meter.record_latency(time.monotonic() - begun)
-            return (
-                receive(
-                    RangeResponse(response, url, start, end, None, whole, response)
-                ),
-            )
+            return (receive(RangeResponse(response, url, start, end, None, whole)),)
         except RemoteNotFoundError:
             response.release_conn()
             raise
@@ -324,14 +263,13 @@ class HttpClient:
     ) -> Iterator[RangeResponse]:
         """Send a request, follow redirects, yield a response with valid headers."""
         target = self._target_of(url.normalized)
-        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
         handled = sys.exception()  # by the caller; the context of later exceptions
         current_read.deadline = deadline
         try:
             for _ in range(MOST_REDIRECTS + 1):
                 begun = time.monotonic()
-                response = self._send(target, headers, expected, deadline)
+                response = self._send_range(target, start, end, expected, deadline)
                 if response.status not in REDIRECTS:
                     break
                 target = self._follow_redirect(url, target, response)
@@ -361,38 +299,43 @@ class HttpClient:
         except FAILURES as error:
             raise self.translate_error(error, url, target, handled) from None
         finally:
-            current_read.deadline = current_read.response = None
-            current_read.connection = None
-            current_read.query = ""
+            current_read.clear()
             if response is not None:
                 response.close()
 
-    def _send(
+    def _send_range(
         self,
         target: str,
-        headers: dict[str, str],
+        start: int,
+        end: int,
         expected: ObjectInfo | None,
         deadline: Deadline,
     ) -> Any:
-        """Send a request; return the response with its body unread."""
-        headers = dict(headers)
-        if expected is not None and expected.is_strong and target not in self._targets:
-            headers["If-Match"] = expected.tag
-        origin = origin_of(target)
-        if origin in self.settings.origins:
-            headers.update(self.settings.headers)
-            token = self.settings.bearer()
-            if token:
-                headers["Authorization"] = f"Bearer {token}"
-        remaining = deadline.remaining()
-        pool, takes_urls = self.pool_for(origin)
-        base, question, query = target.partition("?")
-        current_read.query = question + query if query else ""
+        """Send a request for a range; return the response with its body unread."""
+        tag = ""
+        if expected is not None and target not in self._targets:
+            tag = expected.tag
+        credentials = self.settings.credentials
+        request = range_request(target, start, end, tag, credentials)
         traffic.count_request()
+        return self.send(request, deadline)
+
+    def send(
+        self,
+        request: HttpRequest,
+        deadline: Deadline,
+        body: Iterator[bytes | memoryview] | None = None,
+    ) -> Any:
+        """Send a request by urllib3; return the response with its body unread."""
+        remaining = deadline.remaining()
+        pool, takes_urls = self.pool_for(request.origin)
+        base, question, query = request.url.partition("?")
+        current_read.query = question + query if query else ""
         response = pool.urlopen(
-            "GET",
+            request.method,
             base if takes_urls else _path_of(base),
-            headers=headers,
+            body=body,
+            headers=request.headers,
             redirect=False,
             assert_same_host=False,
             retries=False,
@@ -400,7 +343,7 @@ class HttpClient:
             decode_content=False,
             timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
         )
-        self.settings.reached.add(origin)
+        self.settings.reached.add(request.origin)
         return response
 
     def translate_error(
@@ -448,35 +391,21 @@ class HttpClient:
         reason = f"{error.reason.removesuffix(FRESH_URL)}; {origin}"
         return RemoteError(reason, error.url, error.status)
 
+    def _first_of(self, url: str) -> str:
+        """Return the URL to request, before redirects: a fresh one, or the given."""
+        return self._signed.fresh.get(url, url)
+
     def _target_of(self, url: str) -> str:
         """Return the cached redirect target of a URL, or its signed URL."""
         target, until = self._targets.get(url, (url, 0.0))
-        return target if time.monotonic() < until else self._signed.current(url)
+        return target if time.monotonic() < until else self._first_of(url)
 
     def _follow_redirect(self, url: Url, target: str, response: Any) -> str:
         """Return the target of a redirect, and cache it."""
-        location = response.headers.get("Location")
-        if not location:
-            reason = "a redirect without a Location"
-            raise RemoteError(reason, url.redacted, response.status)
-        try:
-            following = normalize_url(urljoin(target, location))
-        except (FastshardError, ValueError):
-            raise RemoteError(
-                f"a redirect to {_redact(target, location)!r}",
-                url.redacted,
-                response.status,
-            ) from None
-        schemes = origin_of(target).scheme, origin_of(following).scheme
-        if schemes == ("https", "http"):
-            raise RemoteError(
-                f"a redirect from https to {_redact(target, location)!r}",
-                url.redacted,
-                response.status,
-            )
-        first = self._signed.current(url.normalized)
+        following = following_url(target, response.status, response.headers, url)
+        first = self._first_of(url.normalized)
         if target == first or url.normalized in self._targets:
-            until = time.monotonic() + _lifetime(following)
+            until = time.monotonic() + lifetime_of(following)
             self._targets[url.normalized] = following, until
         return following
 
@@ -491,7 +420,7 @@ class HttpClient:
             if manager is None:
                 settings = self.settings
                 manager = manager_for(
-                    OPENERS * settings.connections,
+                    settings.openers,
                     settings.private_hosts,
                     proxy,
                     secure,
@@ -511,13 +440,8 @@ def _path_of(url: str) -> str:
 
 def _drain(response: Any, deadline: Deadline) -> bytes:
     """Read the short body of an error response, so that its connection is reused."""
-    length = response.headers.get("Content-Length", "")
-    if (
-        length.isascii()
-        and length.isdigit()
-        and len(length) < 6
-        and int(length) < MESSAGE
-    ):
+    length = content_length(response.headers)
+    if length is not None and 0 <= length < MESSAGE:
         message: bytes = response.read()
         response.release_conn()
         return message
@@ -535,14 +459,6 @@ def _read_message(response: Any, deadline: Deadline) -> bytes:
         message = response.read(MESSAGE)
     deadline.at = end
     return message
-
-
-def _redact(target: str, location: str) -> str:
-    """Return the target of a redirect without its possible secrets."""
-    try:
-        return redact(urljoin(target, location)).partition("?")[0][:200]
-    except ValueError:
-        return "an invalid URL"
 
 
 def _causes(
@@ -565,12 +481,6 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = str(error.strerror)
     return f"{type(error).__name__}: {text[:200]}"
-
-
-def _lifetime(url: str) -> float:
-    """Return for how many seconds a redirect's target is valid; signed ones say so."""
-    until = expiry_of(url)
-    return LIFETIME if until is None else max(0.0, until - time.time() - MARGIN)
 
 
 def client_for(settings: Settings) -> HttpClient:

@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 
 from fastshard import FastshardError, RemoteError
-from fastshard.dataset.paths.listing import list_shards, parse_source
-from fastshard.remote import urls
-from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.file import RemoteFile, cache_key
-from fastshard.remote.options import make_settings
-from fastshard.remote.transport import ObjectInfo
-from fastshard.remote.urls import (
+from fastshard._util.paths import urls
+from fastshard._util.paths.urls import (
     Url,
     normalize_url,
     parse_path_or_url,
     parse_url,
     redact,
 )
+from fastshard.dataset.paths.listing import list_shards, parse_source
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.file import RemoteFile, cache_key
+from fastshard.remote.options import make_settings
+from fastshard.remote.transport import ObjectInfo
 
 SECRET = "S3CR3T"
 SIGNED = f"https://h.example/d/a.tar?Signature={SECRET}"
 
 
 def calls_of(names, task):
-    """Count a task's calls of functions of `remote.urls`."""
+    """Count a task's calls of functions of `_util.paths.urls`."""
     calls = Counter()
 
     def note(frame, event, _):

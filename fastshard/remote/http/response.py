@@ -5,21 +5,27 @@ RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 
 from __future__ import annotations
 
-import hashlib
 import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
+from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.remote.http_connection import current_read
-from fastshard.remote.retry import Deadline, NoRangesError, RetryError
+from fastshard.remote.deadline import Deadline
+from fastshard.remote.errors import NoRangesError, RetryError
+from fastshard.remote.http.connection import TimedResponse, current_read
+from fastshard.remote.requests.heads import (
+    TRANSIENT,
+    parse_head,
+    read_head,
+    receive_head,
+    retry_after,
+)
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
-from fastshard.remote.urls import Url, expiry_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,35 +35,15 @@ __all__ = [
     "CODE",
     "FRESH_URL",
     "REFUSALS",
-    "TRANSIENT",
     "PlainResponse",
     "RangeResponse",
-    "retry_after",
 ]
 
-MOST_HEADERS = 16 << 10  # bytes
+FIRST = 80 << 10  # bytes that are received at first
 AT_ONCE = 64 << 10  # bytes of a body that are received at a time
 MESSAGE = 64 << 10  # bytes of the body of a 404 that are discarded
-PLAIN_HEAD = re.compile(  # of RFC 9112, without folded lines
-    rb"HTTP/1\.1 (200|206|404)(?: [^\r\n\0]*)?\r\n"
-    rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
-)
-SINGLE = frozenset(  # headers that must not be repeated
-    (
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-range",
-        "etag",
-        "last-modified",
-    )
-)
-
-LONGEST_TAG = 300  # characters
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
-PERMANENT = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
-TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - PERMANENT
 REFUSALS = frozenset((400, 401, 403))  # of a signature, a token
 CODE = re.compile(r"<Code>(\w{1,60})</Code>")  # of the errors of object stores
 EXPIRED = re.compile(r"expired|not valid in the specified time frame", re.IGNORECASE)
@@ -74,7 +60,8 @@ class RangeResponse:
 
     Parameters
     ----------
-    response : urllib3.BaseHTTPResponse
+    response : urllib3.BaseHTTPResponse or PlainResponse
+        One of urllib3 is that in progress in this thread.
     url : Url
         Requested object.
     start, end : int
@@ -83,8 +70,6 @@ class RangeResponse:
         Expected version of the object.
     whole : bool
         Whether the whole object is accepted instead of the range.
-    body : PlainResponse, optional
-        The response's body; by default that of the response in progress of urllib3.
     target : str
         The URL to which the request was sent, after redirects; by default `url`.
     message : bytes
@@ -112,20 +97,23 @@ class RangeResponse:
         end: int,
         expected: ObjectInfo | None,
         whole: bool = False,
-        body: PlainResponse | None = None,
         target: str = "",
         message: bytes = b"",
     ) -> None:
         self._response = response
         self._target = target or url.text
         self._message = message.decode("latin-1")
-        found = body or current_read.response
-        assert found is not None
-        self._body = found
         self._url = url
         self._expected = expected
         self.start, self.end = start, end
-        status = response.status
+        self._body: PlainResponse | TimedResponse
+        if isinstance(response, PlainResponse):
+            self._body, self._head = response, response.head
+        else:
+            assert current_read.response is not None
+            self._body = current_read.response
+            self._head = read_head(response.status, response.headers)
+        status = self._head.status
         if status == 206:
             self._check_range()
         elif status == 200:
@@ -134,9 +122,8 @@ class RangeResponse:
             self._check_beyond()
         else:
             self._refuse()
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            coding = response.headers["Content-Encoding"]
-            raise self.error(f"expected no Content-Encoding, got {coding[:40]!r}")
+        if self._head.fault:
+            raise self.error(self._head.fault)
         length = self._length()
         if status == 416:
             return  # the body is an error message
@@ -151,18 +138,14 @@ class RangeResponse:
     def _length(self) -> int | None:
         if self._body.chunked:
             return None
-        text = self._response.headers.get("Content-Length")
-        if text is None:
-            return None
-        if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-            raise self.error(f"Content-Length {text[:40]!r} is not a number")
-        return int(text)
+        if self._head.length == -1:
+            raise self.error("Content-Length is not a number")
+        return self._head.length
 
     def _check_range(self) -> None:
-        text = self._response.headers.get("Content-Range")
+        text = self._head.content_range
         if text is None:
-            kind = self._response.headers.get("Content-Type", "")
-            if kind.lower().startswith("multipart/"):
+            if self._head.kind.startswith("multipart/"):
                 raise self.error("expected one range, got a multipart response")
             raise self.error("the response has no Content-Range")
         match = RANGE.fullmatch(text.strip())
@@ -195,8 +178,7 @@ class RangeResponse:
             and total != self._expected.nbytes
         ):
             raise self._changed(f"{total:,} bytes", f"{self._expected.nbytes:,}")
-        kind = self._response.headers.get("Content-Type", "")
-        if kind.lower().startswith("text/html"):
+        if self._head.kind.startswith("text/html"):
             raise self.error("expected data, got an HTML page")
         if self.start == 0 and total is not None and (whole or total <= self.end):
             self.info = self._info(total)
@@ -213,9 +195,7 @@ class RangeResponse:
 
     def _check_beyond(self) -> None:
         """Accept a range past the end of an empty object."""
-        match = NO_RANGE.fullmatch(
-            self._response.headers.get("Content-Range", "").strip()
-        )
+        match = NO_RANGE.fullmatch((self._head.content_range or "").strip())
         if match is None:
             raise self.error("the server refused the range")
         total = int(match[1])
@@ -225,13 +205,9 @@ class RangeResponse:
         self.end = 0
 
     def _info(self, nbytes: int) -> ObjectInfo:
-        headers, expected = self._response.headers, self._expected
-        modified = headers.get("Last-Modified", "")[:100]
-        tag = headers.get("ETag", "") or modified
-        if len(tag) > LONGEST_TAG:
-            tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
+        tag, expected = self._head.tag, self._expected
         if expected is None:
-            return ObjectInfo(nbytes, tag, _parse_time(modified))
+            return ObjectInfo(nbytes, tag, self._head.mtime_ns)
         if nbytes != expected.nbytes:
             raise self._changed(f"{nbytes:,} bytes", f"{expected.nbytes:,}")
         if expected.tag and tag != expected.tag:
@@ -292,6 +268,10 @@ class RangeResponse:
         self.read_parts([(self.start, view)])
         return room
 
+    def read_with_info(self) -> tuple[ObjectInfo, bytes]:
+        """Return `info` and the body; `finish`."""
+        return self.info, self.read()
+
     def read_into(self, view: memoryview) -> None:
         """Fill a buffer with the next bytes of the body; `finish` comes later."""
         scatter = Scatter(0, len(view), [(0, view)])
@@ -315,16 +295,6 @@ class RangeResponse:
         self._response.release_conn()
 
 
-class PlainHeaders(dict[str, str]):
-    """Headers of a response, found by names in any case."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return super().get(name.lower(), default)
-
-    def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
-
-
 class PlainResponse:
     """Common response, received by few calls: 200, 206 or 404 with a Content-Length.
 
@@ -340,6 +310,7 @@ class PlainResponse:
     ----------
     status : int
     headers : PlainHeaders
+    head : ResponseHead
     chunked : bool
         False.
 
@@ -363,27 +334,14 @@ class PlainResponse:
         self._deadline = deadline
         self._release = release
         self._is_released = False
-        data, at = b"", -1
-        while at < 0:
-            received = self._receive_some(MOST_HEADERS + AT_ONCE)
-            if not received:
-                raise ConnectionError("the connection ended inside the headers")
-            data += received
-            at = data.find(b"\r\n\r\n", 0, MOST_HEADERS)
-            if at < 0 and len(data) >= MOST_HEADERS:
-                raise ValueError("the headers are too long")
-        match = PLAIN_HEAD.fullmatch(data, 0, at + 4)
-        if match is None:
-            raise ValueError("an uncommon response")
-        self.status = int(match[1])
-        self.headers = _parse_headers(match[2])
-        length = self.headers.get("Content-Length", "")
-        if not re.fullmatch(r"\d{1,19}", length, re.ASCII):
+        head, self._rest = receive_head(self._receive_first)
+        self.headers, self.head = parse_head(head)
+        self.status, length = self.head.status, self.head.length
+        if length is None or length < 0:
             raise ValueError("a response without a Content-Length")
         connection = self.headers.get("Connection", "keep-alive").lower()
         self._is_kept = connection == "keep-alive"
-        self._left = int(length)
-        self._rest = memoryview(data)[at + 4 :]
+        self._left = length
         if len(self._rest) > self._left:
             raise ValueError("the body is longer than expected")
         if self.status == 404 and self._left <= MESSAGE:
@@ -402,6 +360,9 @@ class PlainResponse:
             scatter.feed(data)
             self._left -= len(data)
         return not scatter.left
+
+    def _receive_first(self) -> bytes:
+        return self._receive_some(FIRST)
 
     def _receive_some(self, most: int) -> bytes:
         """Receive at most so many bytes; a cancelled deadline ends the wait."""
@@ -426,40 +387,3 @@ class PlainResponse:
         """Close the connection, unless it was released."""
         if not self._is_released:
             self._sock.close()
-
-
-def _parse_headers(lines: bytes) -> PlainHeaders:
-    """Return headers by their names in lower case.
-
-    Raises
-    ------
-    ValueError
-        One of `SINGLE` is repeated, or the body has a Transfer-Encoding.
-    """
-    headers = PlainHeaders()
-    for line in lines.decode("latin-1").split("\r\n")[:-1]:
-        name, _, text = line.partition(":")
-        name = name.lower()
-        if (name in SINGLE and name in headers) or name == "transfer-encoding":
-            raise ValueError(f"the header {name} is repeated or not supported")
-        headers[name] = text.strip(" \t")
-    return headers
-
-
-def _parse_time(text: str) -> int:
-    """Return the time of a header, ns since 1970; 0 if it is not a time."""
-    try:
-        return int(parsedate_to_datetime(text).timestamp()) * 10**9
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return 0
-
-
-def retry_after(headers: Any) -> float | None:
-    """Return the pause that Retry-After asks for, seconds; None without one."""
-    import time
-
-    text = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        return float(text)
-    when = _parse_time(text)
-    return None if when == 0 else max(0.0, when / 1e9 - time.time())

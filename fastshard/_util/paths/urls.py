@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, NoReturn
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
-from fastshard._util.globs import lexists
+from fastshard._util.paths.globs import lexists
 from fastshard.errors import FastshardError
 
 __all__ = [

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fastshard import FastshardError
-from fastshard._util.globs import MAX_WORDS, expand_braces
+from fastshard._util.paths.globs import MAX_WORDS, expand_braces
 
 # Output of `echo PATTERN` in bash 5.2.
 BY_BASH = {

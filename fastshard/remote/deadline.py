@@ -1,4 +1,4 @@
-"""Retries: delays, total time limit, cancellation; counts of requests."""
+"""Deadlines of reads: pauses between attempts, time limits, cancellation."""
 
 from __future__ import annotations
 
@@ -10,163 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from fastshard._util.processes.forks import LockOwner
 from fastshard.errors import RemoteError
+from fastshard.remote.errors import ReadCancelledError, RetryError
+from fastshard.remote.traffic import traffic
 
-__all__ = [
-    "MOST_SPAN",
-    "SLOWEST",
-    "Deadline",
-    "Meter",
-    "NoRangesError",
-    "ReadCancelledError",
-    "RetryError",
-    "Waits",
-    "note_waits",
-    "traffic",
-    "watch_requests",
-]
-
-GROWTH = 1.02  # factor on the latency for each slower response
-WEIGHT = 0.1  # of a new measurement
-LEAST_BYTES = 64 << 10  # of a response whose rate is measured
-LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes between extents of a range
-LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes of a range
+__all__ = ["SLOWEST", "Deadline", "Waits", "note_waits", "watch_requests"]
 
 SLOWEST = 100_000  # bytes per second, in addition to the timeout
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # upper bounds of the pause, seconds
 LEAST_LEFT = 0.02  # seconds; with less left there is no other attempt
-
-
-class Meter:
-    """Running latency and transfer rate of a server.
-
-    Without a lock: concurrent threads may lose a measurement.
-
-    Attributes
-    ----------
-    latency : float
-        Seconds until a response begins: a recent minimum, since more is queueing.
-    rate : float
-        Bytes per second of one connection, a moving average.
-    """
-
-    def __init__(self) -> None:
-        self.latency = 0.01
-        self.rate = 50e6
-        self._measured = False  # whether `latency` is
-        self._rates = 0  # number of measured rates
-
-    def record_latency(self, seconds: float) -> None:
-        """Record the time until a response began."""
-        slower = self.latency * GROWTH if self._measured else seconds
-        self._measured = True
-        self.latency = min(seconds, slower)
-
-    def record_response(self, nbytes: int, seconds: float) -> None:
-        """Record the time of a whole response, latency and transfer together."""
-        waited = min(seconds, self.latency * GROWTH) if self._measured else seconds
-        if nbytes < LEAST_BYTES:
-            self.record_latency(seconds)
-        else:
-            self.record_transfer(nbytes, seconds - min(waited, seconds / 2))
-
-    def record_transfer(self, nbytes: int, seconds: float) -> None:
-        """Record the time in which a response's body was received."""
-        if nbytes < LEAST_BYTES:
-            return
-        self._rates += 1
-        weight = max(WEIGHT, 1 / self._rates)
-        self.rate += weight * (nbytes / max(seconds, 1e-6) - self.rate)
-
-    def span(self) -> int:
-        """Return the bytes of a range for which the latency matters little."""
-        return min(max(int(8 * self.latency * self.rate), LEAST_SPAN), MOST_SPAN)
-
-    def gap(self) -> int:
-        """Return the bytes transferred in the time of one latency."""
-        return min(max(int(self.latency * self.rate), LEAST_GAP), MOST_GAP)
-
-
-class Traffic(LockOwner):
-    """Counts of this process's range requests, for statistics.
-
-    Attributes
-    ----------
-    requests : int
-        Requests that were sent, repeated ones included; those that obstore repeats
-        by itself are not.
-    retries : int
-        Requests repeated after a transient failure.
-    cache_hits : int
-        Ranges found in the disk cache.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = 0
-        self.retries = 0
-        self.cache_hits = 0
-
-    def count_request(self) -> None:
-        """Count a request."""
-        with self.lock:
-            self.requests += 1
-
-    def count_retry(self) -> None:
-        """Count the repetition of a request, before it is sent."""
-        with self.lock:
-            self.retries += 1
-
-    def count_hit(self) -> None:
-        """Count a range found in the disk cache."""
-        with self.lock:
-            self.cache_hits += 1
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return `requests`, `retries` and `cache_hits`."""
-        with self.lock:
-            return self.requests, self.retries, self.cache_hits
-
-
-traffic = Traffic()
-
-
-class ReadCancelledError(Exception):
-    """The read was cancelled: no request needs its bytes."""
-
-
-class NoRangesError(RemoteError):
-    """The server ignores ranges and sends whole objects."""
-
-
-class RetryError(Exception):
-    """An attempt failed, and another one may succeed.
-
-    Attributes
-    ----------
-    reason : str
-    status : int or None
-        HTTP status, if there was a response.
-    retry_after : float or None
-        Pause that the server asks for, seconds.
-    within : float or None
-        Seconds from the begin of the read after which no other attempt is made, if they
-        are fewer than its time limit.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        status: int | None = None,
-        retry_after: float | None = None,
-        within: float | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.status = status
-        self.retry_after = retry_after
-        self.within = within
 
 
 class Droppable(Protocol):

@@ -29,9 +29,9 @@ from urllib3.util.connection import create_connection
 from urllib3.util.ssl_ import create_urllib3_context
 
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
+from fastshard._util.paths.urls import Origin
 from fastshard.remote.addresses import RefusedHostError, public_addresses
-from fastshard.remote.retry import Deadline
-from fastshard.remote.urls import Origin
+from fastshard.remote.deadline import Deadline
 
 BUFFER = 8 << 10  # bytes
 CONNECT = 10.0  # seconds to connect
@@ -56,6 +56,11 @@ class _CurrentRead(threading.local):
     query: str = ""  # of the request's target, with its question mark
     connection: Any = None  # that sends the request
     cut: bool = False  # whether the server has not got the whole body of the request
+
+    def clear(self) -> None:
+        """Forget the read, which has ended."""
+        self.deadline = self.response = self.connection = None
+        self.query, self.cut = "", False
 
 
 current_read = _CurrentRead()

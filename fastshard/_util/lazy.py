@@ -1,0 +1,25 @@
+"""Attributes that are made at their first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["lazy"]
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):  # noqa: N801 - a decorator
+    """Attribute whose value a method makes at its first use, for all threads one."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type) -> T:
+        found: T = vars(owner).setdefault(self.name, self.make(owner))
+        return found

@@ -1,0 +1,1 @@
+"""Paths, globs and URLs as text."""

@@ -1,0 +1,1 @@
+"""HTTP: connections, ranges by urllib3 and by the native exchange, responses."""

@@ -1,0 +1,1 @@
+"""Requests of HTTP: headers, authorization, redirects, heads of responses."""
