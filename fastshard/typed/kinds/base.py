@@ -1,0 +1,406 @@
+"""Kinds of fields: the face that annotations, encoding, schemas and tests ask.
+
+A new kind is a subclass of `Kind` or `EncodedKind` in a file of its own, and a line in
+the table of `fastshard/typed/kinds/registry.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from fastshard.errors import FormatError, MissingLibraryError, SchemaError
+from fastshard.typed.kinds.annotations import show
+from fastshard.typed.kinds.decoders import Decode, decoder_for, is_nil
+from fastshard.typed.kinds.value_type import ValueType
+
+__all__ = ["AggregateKind", "EncodedKind", "Kind", "SampleMaker"]
+
+AggregateKind = Literal["categorical", "numeric", "set"]
+SCHEMAS = "https://alt.science/schemas/"  # of references
+SHAPE = (4, 4)  # of test values
+Describe = Callable[[Any], "Kind"]
+PlanOf = Callable[[type], Any]
+
+
+class SampleMaker(NamedTuple):
+    """Test sample that is being made.
+
+    Attributes
+    ----------
+    i : int
+        Number of the sample.
+    rng : numpy.random.Generator
+    make_sample : callable
+        Returns a sample of a nested class.
+    """
+
+    i: int
+    rng: Any
+    make_sample: Callable[[type], Any]
+
+    def floats(self) -> Any:
+        """Return a random array of float32."""
+        import numpy as np
+
+        return self.rng.standard_normal(SHAPE).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Kind of the values of a field, or of the items of a container.
+
+    Attributes
+    ----------
+    name : str
+        As `schema_of` has it; of the class.
+    schema_name : str or None
+        Kind of its `ValueType`; None: a schema cannot describe it.
+    opcode : str
+        Kind in a compiled plan; those without one of their own have a decoder.
+    python : type
+        Type of the values, for msgspec and for types that are made of schemas.
+    is_item, is_alternative : bool
+        Whether containers, and unions with other types than None, may have it.
+    is_format : bool
+        Whether ``__field_formats__`` may name its `schema_name`.
+    json_schema : mapping or None
+        The JSON Schema of its values; None: it is a reference.
+    reference : str
+        URL of its definition, for JSON Schema.
+    words : tuple of str
+        References that have one of these in them are of this kind.
+    lexicon : str or None
+        Its name in the lexicon of schemas.
+    aggregate : str or None
+        Its summary in manifests; None: manifests do not have it.
+    optional : bool
+        Whether None is a value, too.
+    scalars : tuple of type or numpy.dtype
+        Of arrays: their dtypes, ``np.float32`` or an abstract ``np.floating``; empty
+        if any will do.
+    items : tuple of Kind
+        Of lists and variadic tuples one, of dicts of the key and of the value, of
+        tuples and unions each; empty where the annotation is bare.
+    cls : type or None
+        Of enums, samples and encoded values.
+    values : tuple
+        Of literals.
+    is_variadic : bool
+        Of tuples: any number of items of one kind.
+    """
+
+    name: ClassVar[str]
+    schema_name: ClassVar[str | None] = None
+    opcode: ClassVar[str] = "object"
+    python: ClassVar[Any] = None
+    is_item: ClassVar[bool] = True
+    is_alternative: ClassVar[bool] = True
+    is_format: ClassVar[bool] = False
+    json_schema: ClassVar[Mapping[str, Any] | None] = None
+    reference: ClassVar[str] = ""
+    words: ClassVar[tuple[str, ...]] = ()
+    lexicon: ClassVar[str | None] = None
+    aggregate: ClassVar[AggregateKind | None] = None
+
+    optional: bool = False
+    scalars: tuple[Any, ...] = ()
+    items: tuple[Kind, ...] = ()
+    cls: type | None = None
+    values: tuple[Any, ...] = ()
+    is_variadic: bool = False
+
+    # From an annotation to a kind
+
+    @classmethod
+    def of(cls, hint: Any, describe: Describe) -> Kind | None:
+        """Return the kind of an annotation, None if it is another's.
+
+        `describe` returns those of the parts of an annotation.
+        """
+        return cls() if hint is cls.python and hint is not None else None
+
+    @classmethod
+    def of_format(cls, declared: Kind) -> Kind:
+        """Return the kind of a field whose format names this one."""
+        optional = declared.optional or declared.name == "any"
+        return cls(optional, cls=declared.cls)
+
+    def replaced(self, *, optional: bool) -> Self:
+        """Return the kind with or without None."""
+        return dataclasses.replace(self, optional=optional)
+
+    # Encoding and decoding
+
+    def decoder(self, plan_of: PlanOf) -> Decode | None:
+        """Return the decoder of a field, None if its opcode decodes it.
+
+        Raises
+        ------
+        TypeError
+            No decoder can tell such values apart.
+        """
+        return None
+
+    def encoder(self) -> Callable[[Any], object] | None:
+        """Return what makes values storable, other than None and bytes."""
+        return None
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype or the scalar type of a field's arrays, None for any."""
+        return None
+
+    def from_stored(self, data: bytes) -> Any:
+        """Return the value that a constructor is given as its stored bytes."""
+        return data
+
+    def item_type(self, stand_in: Callable[[type], type]) -> Any:
+        """Return the type by which msgspec decodes; `stand_in` gives those of samples.
+
+        Raises
+        ------
+        TypeError
+            Containers cannot have it.
+        """
+        if not self.is_item:
+            raise TypeError(
+                f"{self.name}s inside containers cannot be fields of a sample"
+            )
+        hint = self.inner_type(stand_in)
+        return hint | None if self.optional and hint is not None else hint
+
+    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+        """Return the type by which msgspec decodes values that are not None."""
+        return self.python
+
+    # Batches
+
+    def column(self, values: list[Any]) -> Any:
+        """Return the values of a batch: a list, or an array whose first axis they are.
+
+        Arrays in a list are stacked, and padded where the caller wants that.
+        """
+        return values
+
+    # Schemas
+
+    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+        """Return the kind's part of `schema_of`."""
+        found: dict[str, Any] = {"kind": self.name, "optional": self.optional}
+        if self.items:
+            found["items"] = [item.to_schema(describe_class) for item in self.items]
+        if self.is_variadic:
+            found["variadic"] = True
+        return found
+
+    def value_type(self) -> ValueType:
+        """Return the type of the values in a schema.
+
+        Raises
+        ------
+        TypeError
+            It has no description.
+        """
+        if self.schema_name is None:
+            raise TypeError(
+                f"a field of the kind {self.name} cannot be described by a schema"
+            )
+        return ValueType(self.schema_name)
+
+    @classmethod
+    def to_property(
+        cls, value: ValueType, inner: Callable[[ValueType], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the JSON Schema of a type; `inner` that of its items."""
+        if cls.json_schema is not None:
+            return dict(cls.json_schema)
+        found: dict[str, Any] = {"$ref": cls.reference}
+        if value.dtype is not None and value.is_exact:
+            found["dtype"] = value.dtype
+        return found | dimensions_json(value)
+
+    @classmethod
+    def from_property(
+        cls,
+        found: Mapping[str, Any],
+        inner: Callable[[object], tuple[ValueType, bool]],
+    ) -> ValueType | None:
+        """Return the type that JSON Schema says, None if it is another's.
+
+        `inner` returns the type of items, and whether they may be null.
+        """
+        own = cls.json_schema
+        if own is None or any(found.get(key) != own[key] for key in own):
+            return None
+        return ValueType(cls.schema_name or cls.name)
+
+    @classmethod
+    def from_reference(cls, found: Mapping[str, Any], where: str) -> ValueType:
+        """Return the type of a property that refers to this kind."""
+        return ValueType(cls.schema_name or cls.name)
+
+    @classmethod
+    def from_local(
+        cls,
+        found: Mapping[str, Any],
+        where: str,
+        is_exact: bool,
+        inner: Callable[[object], ValueType],
+    ) -> ValueType:
+        """Return the type that an index's JSON says; `inner` that of its items.
+
+        `is_exact`: the JSON means the dtypes that it says.
+        """
+        return ValueType(cls.schema_name or cls.name)
+
+    @classmethod
+    def annotation(
+        cls, value: ValueType, where: str, inner: Callable[[ValueType, str], Any]
+    ) -> Any:
+        """Return the annotation of a type's values; `inner` that of its items."""
+        return cls.python
+
+    @classmethod
+    def stub(
+        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
+    ) -> str:
+        """Return the annotation as the source of a stub; `prefix` goes to builtins."""
+        return f"{prefix}{cls.python.__name__}"
+
+    # Values for tests
+
+    def make(self, name: str, maker: SampleMaker) -> Any:
+        """Return a value of the field `name` for a test sample."""
+        return f"{name}_{maker.i}"
+
+
+def dimensions_json(value: ValueType) -> dict[str, Any]:
+    """Return the annotations of an array's dimensions, as JSON has them."""
+    found: dict[str, Any] = {}
+    if value.shape is not None:
+        found["shape"] = list(value.shape)
+    if value.dimension_names is not None:
+        found["dimensionNames"] = list(value.dimension_names)
+    return found
+
+
+class EncodedKind(Kind):
+    """Kind of values that msgpack has not: stored encoded, as bytes or a plain value.
+
+    Its `schema_name`, and the word of its references, are its name if need be.
+
+    Attributes
+    ----------
+    libraries : tuple of str
+        Modules that `encode` and `decode` import.
+    classes : tuple of str
+        The values' classes, as ``"pandas.DataFrame"``: the package and the name, so
+        that none is imported.
+    python : type
+        Of the encoded values.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    classes: ClassVar[tuple[str, ...]] = ()
+    python = bytes
+    is_item = False
+    is_alternative = False
+    is_format = True
+
+    def __init_subclass__(cls) -> None:
+        cls.schema_name = cls.schema_name or cls.name
+        cls.words = cls.words or (cls.name,)
+
+    @staticmethod
+    def encode(value: Any) -> object:
+        """Return the encoded value; raise TypeError for one of another type."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decode(data: Any) -> Any:
+        """Return the value of an encoded one; the errors are those of its library."""
+        raise NotImplementedError
+
+    @staticmethod
+    def equals(left: Any, right: Any) -> bool:
+        """Return whether two values of one class are equal."""
+        return bool(left == right)
+
+    @staticmethod
+    def plain(value: Any) -> Any:
+        """Return a value as manifests and conditions on them have it."""
+        return value
+
+    @classmethod
+    def holds(cls, module: str, name: str) -> bool:
+        """Return whether values of a class are of this kind."""
+        return f"{module.partition('.')[0]}.{name}" in cls.classes
+
+    @classmethod
+    def of(cls, hint: Any, describe: Describe) -> Kind | None:
+        origin = typing.get_origin(hint) or hint
+        if isinstance(origin, type) and cls.holds(origin.__module__, origin.__name__):
+            return cls(cls=origin)
+        return None
+
+    @classmethod
+    def load(cls) -> None:
+        """Import the libraries.
+
+        Raises
+        ------
+        MissingLibraryError
+            One is not installed.
+        """
+        try:
+            for library in cls.libraries:
+                import_module(library)
+        except ImportError as error:
+            names = [each.partition(".")[0] for each in cls.libraries]
+            raise MissingLibraryError(
+                f"fields of the format {cls.schema_name!r} need "
+                f"{' and '.join(names)}: pip install {' '.join(names)} ({error})"
+            ) from error
+
+    @classmethod
+    def to_stored(cls, value: Any) -> object:
+        """Return the encoded value, with the kind's libraries imported."""
+        cls.load()
+        return cls.encode(value)
+
+    def encoder(self) -> Callable[[Any], object] | None:
+        return self.to_stored
+
+    def from_stored(self, data: Any) -> Any:
+        self.load()
+        return self.decode(data)
+
+    def decoder(self, plan_of: PlanOf) -> Decode | None:
+        return functools.partial(decode_field, self)
+
+    @classmethod
+    def stub(
+        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
+    ) -> str:
+        return "Any"
+
+
+def decode_field(kind: EncodedKind, view: memoryview) -> Any:
+    """Decode a field of an encoded kind."""
+    if kind.optional and is_nil(view):
+        return None
+    data = decoder_for(kind.python)(view)
+    try:
+        value = kind.from_stored(data)
+    except (FormatError, MissingLibraryError):
+        raise
+    except Exception as error:  # of libraries, for bytes that they cannot read
+        raise FormatError(f"no {kind.schema_name}: {error}", "", 0) from error
+    if kind.cls is not None and not isinstance(value, kind.cls):
+        raise SchemaError(f"expected {show(kind.cls)}, got {show(type(value))}", "", 0)
+    return value
