@@ -22,6 +22,7 @@ __all__ = [
     "DeclaredField",
     "Field",
     "FieldPlan",
+    "column_of",
     "declared_fields",
     "encoder_of",
     "field_plans",
@@ -308,6 +309,23 @@ def field_plans(cls: type) -> tuple[FieldPlan, ...]:
         A field cannot be one; names class and field.
     """
     return tuple(each.plan for each in declared_fields(cls))
+
+
+def column_of(cls: Any, name: str, values: list[Any]) -> Any:
+    """Return the values of a field in a batch: a list, or an array of its kind.
+
+    Parameters
+    ----------
+    cls : type or None
+        The class of the samples, if it is known.
+    name : str
+    values : list
+    """
+    if not is_sample_type(cls):
+        return values
+    columns = {each.name: each.column for each in field_plans(cls)}
+    column = columns.get(name)
+    return values if column is None else column(values)
 
 
 def plan_field(

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from fastshard._util.files import replace_file
+from fastshard.typed.descriptions.local_schema import nested
 from fastshard.typed.descriptions.schema_type import dump
 from fastshard.typed.descriptions.structure import Structure
 from fastshard.typed.kinds.registry import kind_of_type
@@ -237,6 +238,8 @@ def imports(structure: Structure, ref: str) -> list[str]:
         found.append("import numpy as np")
     if "NDArray[" in hints:
         found.append("from numpy.typing import NDArray")
+    types = [inner for each in structure.fields for inner in nested(each.type)]
+    found += sorted({kind_of_type(each).stub_import for each in types} - {""})
     return [*found, ""] if found else found
 
 

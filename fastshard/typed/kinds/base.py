@@ -76,6 +76,8 @@ class Kind:
         References that have one of these in them are of this kind.
     lexicon : str or None
         Its name in the lexicon of schemas.
+    stub_import : str
+        The line that its annotations in stubs need, if they need one.
     aggregate : str or None
         Its summary in manifests; None: manifests do not have it.
     optional : bool
@@ -105,6 +107,7 @@ class Kind:
     reference: ClassVar[str] = ""
     words: ClassVar[tuple[str, ...]] = ()
     lexicon: ClassVar[str | None] = None
+    stub_import: ClassVar[str] = ""
     aggregate: ClassVar[AggregateKind | None] = None
 
     optional: bool = False
@@ -303,11 +306,14 @@ class EncodedKind(Kind):
         that none is imported.
     python : type
         Of the encoded values.
+    stub_hint : str
+        Annotation in stubs: Any for classes that a type checker may not know.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[tuple[str, ...]] = ()
     python = bytes
+    stub_hint: ClassVar[str] = "Any"
     is_item = False
     is_alternative = False
     is_format = True
@@ -387,7 +393,7 @@ class EncodedKind(Kind):
     def stub(
         cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
     ) -> str:
-        return "Any"
+        return cls.stub_hint
 
 
 def decode_field(kind: EncodedKind, view: memoryview) -> Any:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from fastshard.typed.kinds.registry import kind_of_value
 from fastshard.typed.manifest.fields import AggregateKind
 
 __all__ = [
@@ -156,9 +157,12 @@ def create_aggregate(kind: AggregateKind | str) -> Aggregate:
 
 
 def plain_value(value: Any) -> Any:
-    """Return the value that a payload stores for one of an enum or of NumPy."""
+    """Return a value as manifests have it: of an enum or of NumPy as it is stored."""
+    if type(value).__module__ == "builtins":
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         return value.item()
-    return value
+    kind = kind_of_value(value)
+    return value if kind is None else kind.plain(value)

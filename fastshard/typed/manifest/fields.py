@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import types
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastshard.typed.kinds.annotations import resolve
+from fastshard.typed.kinds.base import AggregateKind
+from fastshard.typed.kinds.registry import describe
 
 __all__ = ["AggregateKind", "ManifestField", "resolve_manifest_fields"]
-
-AggregateKind = Literal["categorical", "numeric", "set"]
-KINDS: dict[Any, AggregateKind] = {
-    str: "categorical",
-    bool: "categorical",
-    int: "numeric",
-    float: "numeric",
-    list: "set",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,16 +99,10 @@ def find_marker(annotation: Any, metadata: tuple[Any, ...]) -> ManifestField | N
 
 def infer_kind(annotation: Any) -> AggregateKind | None:
     """Return the kind of aggregate of a field without a marker, or None."""
-    kinds = [strip(part) for part in members(annotation)]
-    kinds = [kind for kind in kinds if kind is not type(None)]
-    if len(kinds) != 1:
+    try:
+        return describe(annotation).aggregate
+    except TypeError:  # no field of a sample, or one by its format only
         return None
-    if get_origin(kinds[0]) is Literal:
-        values = {type(value) for value in get_args(kinds[0])} - {type(None)}
-        return KINDS.get(values.pop()) if len(values) == 1 else None
-    if isinstance(kinds[0], type) and issubclass(kinds[0], enum.Enum):
-        return "categorical"
-    return KINDS.get(get_origin(kinds[0]) or kinds[0])
 
 
 def members(annotation: Any) -> Iterator[Any]:
