@@ -30,7 +30,7 @@ FLOORS = [
     {"cli", "conversion"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
-ABOVE_ALL = {"", "__main__", "_moved"}
+ABOVE_ALL = {"", "__main__"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60  # without the docstring, which `help` shows
