@@ -8,7 +8,7 @@ from typing import Any
 
 from fastshard.errors import DescriptionError
 from fastshard.typed.descriptions.structure import Structure, StructureField
-from fastshard.typed.kinds.arrays import has_claimed_name
+from fastshard.typed.kinds.arrays import is_claimed
 from fastshard.typed.kinds.base import dimensions_json
 from fastshard.typed.kinds.registry import BY_SCHEMA_NAME
 from fastshard.typed.kinds.scalars import PRIMITIVES
@@ -73,7 +73,7 @@ def to_local_json(
         "createdAt": created_at or datetime.now(UTC).isoformat(),
     }
     if any(
-        has_claimed_name(inner)
+        is_claimed(inner) and inner.is_exact
         for each in structure.fields
         for inner in nested(each.type)
     ):
@@ -185,12 +185,10 @@ def parse_field_type(
     known = BY_SCHEMA_NAME.get(kind)
     if known is None or kind in PRIMITIVES:
         raise DescriptionError(f"Unknown field type kind: {shorten(kind)}", where)
-    return known.from_local(
-        found,
-        where,
-        is_exact,
-        lambda items: parse_field_type(items, where, is_exact, depth + 1),
+    value = known.from_local(
+        found, where, lambda inner: parse_field_type(inner, where, is_exact, depth + 1)
     )
+    return value._replace(is_exact=is_exact or not is_claimed(value))
 
 
 def kind_of(found: Mapping[str, Any], where: str) -> str:

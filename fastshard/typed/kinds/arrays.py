@@ -5,15 +5,23 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastshard.errors import DescriptionError
 from fastshard.typed.kinds.annotations import split_metadata
-from fastshard.typed.kinds.base import SCHEMAS, SHAPE, Describe, Kind, SampleMaker
+from fastshard.typed.kinds.base import (
+    JSON,
+    SCHEMAS,
+    SHAPE,
+    Describe,
+    Inner,
+    Kind,
+    SampleMaker,
+)
 from fastshard.typed.kinds.value_type import ValueType, list_of, shorten
 
-__all__ = ["KINDS", "ArrayKind", "canonical_dtype", "has_claimed_name", "resolve_dtype"]
+__all__ = ["KINDS", "ArrayKind", "canonical_dtype", "is_claimed", "resolve_dtype"]
 
 MAX_DIMENSIONS = 64  # NumPy's own limit
 MAX_DTYPE = 64  # characters
@@ -69,7 +77,7 @@ class ArrayKind(Kind):
 
         return unpack_array(data, copy=True)
 
-    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+    def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         """Return the schema with the name of the dtype, without byte order."""
         import numpy as np
 
@@ -98,25 +106,12 @@ class ArrayKind(Kind):
         return None if is_abstract else bare_name(dtype)
 
     @classmethod
-    def from_reference(cls, found: Mapping[str, Any], where: str) -> ValueType:
+    def from_reference(cls, found: JSON, where: str) -> ValueType:
         dtype = dtype_of_text(found.get("dtype"), where)
         return ValueType("ndarray", dtype, *dimensions_of(found, where))
 
     @classmethod
-    def from_local(
-        cls,
-        found: Mapping[str, Any],
-        where: str,
-        is_exact: bool,
-        inner: Callable[[object], ValueType],
-    ) -> ValueType:
-        value = cls.from_reference(found, where)
-        return value._replace(is_exact=is_exact or value.dtype != CLAIMED)
-
-    @classmethod
-    def annotation(
-        cls, value: ValueType, where: str, inner: Callable[[ValueType, str], Any]
-    ) -> Any:
+    def annotation(cls, value: ValueType, where: str, inner: Inner) -> Any:
         from numpy.typing import NDArray
 
         if value.dtype is None or not value.is_exact:
@@ -125,9 +120,7 @@ class ArrayKind(Kind):
         return NDArray[scalar]
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         if value.dtype is None or not value.is_exact:
             return "NDArray[Any]"
         scalar: Any = resolve_dtype(value.dtype, where)
@@ -174,43 +167,32 @@ class StructuredKind(ArrayKind):
         return ValueType("structured")
 
     @classmethod
-    def from_reference(cls, found: Mapping[str, Any], where: str) -> ValueType:
+    def from_reference(cls, found: JSON, where: str) -> ValueType:
         dtype = found.get("dtype")
         return ValueType("structured", dtype if isinstance(dtype, str) else None)
 
     @classmethod
-    def from_local(
-        cls,
-        found: Mapping[str, Any],
-        where: str,
-        is_exact: bool,
-        inner: Callable[[object], ValueType],
-    ) -> ValueType:
+    def from_local(cls, found: JSON, where: str, inner: Inner) -> ValueType:
         dtype = text_of_dtype(found.get("dtype"), where)
         return ValueType("structured", dtype, *dimensions_of(found, where))
 
     @classmethod
-    def annotation(
-        cls, value: ValueType, where: str, inner: Callable[[ValueType, str], Any]
-    ) -> Any:
+    def annotation(cls, value: ValueType, where: str, inner: Inner) -> Any:
         from numpy.typing import NDArray
 
         return NDArray[Any]
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         return "NDArray[Any]"
 
 
 KINDS: tuple[type[Kind], ...] = (ArrayKind, StructuredKind)
 
 
-def has_claimed_name(value: ValueType) -> bool:
+def is_claimed(value: ValueType) -> bool:
     """Return whether arrays have the very dtype that atdata claims for any."""
-    is_claim = value.kind == ArrayKind.schema_name and value.dtype == CLAIMED
-    return is_claim and value.is_exact
+    return value.kind == ArrayKind.schema_name and value.dtype == CLAIMED
 
 
 def scalars_of(dtype: Any) -> tuple[Any, ...]:

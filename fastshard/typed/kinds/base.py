@@ -25,6 +25,8 @@ SCHEMAS = "https://alt.science/schemas/"  # of references
 SHAPE = (4, 4)  # of test values
 Describe = Callable[[Any], "Kind"]
 PlanOf = Callable[[type], Any]
+Inner = Callable[..., Any]  # the same question for a part of a value
+JSON = Mapping[str, Any]
 
 
 class SampleMaker(NamedTuple):
@@ -121,10 +123,7 @@ class Kind:
 
     @classmethod
     def of(cls, hint: Any, describe: Describe) -> Kind | None:
-        """Return the kind of an annotation, None if it is another's.
-
-        `describe` returns those of the parts of an annotation.
-        """
+        """Return the kind of an annotation, None if it is another's."""
         return cls() if hint is cls.python and hint is not None else None
 
     @classmethod
@@ -140,13 +139,7 @@ class Kind:
     # Encoding and decoding
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
-        """Return the decoder of a field, None if its opcode decodes it.
-
-        Raises
-        ------
-        TypeError
-            No decoder can tell such values apart.
-        """
+        """Return the decoder of a field, None if its opcode decodes it."""
         return None
 
     def encoder(self) -> Callable[[Any], object] | None:
@@ -162,14 +155,8 @@ class Kind:
         """Return the value that a constructor is given as its stored bytes."""
         return data
 
-    def item_type(self, stand_in: Callable[[type], type]) -> Any:
-        """Return the type by which msgspec decodes; `stand_in` gives those of samples.
-
-        Raises
-        ------
-        TypeError
-            Containers cannot have it.
-        """
+    def item_type(self, stand_in: Inner) -> Any:
+        """Return the type by which msgspec decodes; `stand_in` gives a sample's."""
         if not self.is_item:
             raise TypeError(
                 f"{self.name}s inside containers cannot be fields of a sample"
@@ -177,7 +164,7 @@ class Kind:
         hint = self.inner_type(stand_in)
         return hint | None if self.optional and hint is not None else hint
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         """Return the type by which msgspec decodes values that are not None."""
         return self.python
 
@@ -192,7 +179,7 @@ class Kind:
 
     # Schemas
 
-    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+    def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         """Return the kind's part of `schema_of`."""
         found: dict[str, Any] = {"kind": self.name, "optional": self.optional}
         if self.items:
@@ -202,13 +189,7 @@ class Kind:
         return found
 
     def value_type(self) -> ValueType:
-        """Return the type of the values in a schema.
-
-        Raises
-        ------
-        TypeError
-            It has no description.
-        """
+        """Return the type of the values in a schema; TypeError if it has none."""
         if self.schema_name is None:
             raise TypeError(
                 f"a field of the kind {self.name} cannot be described by a schema"
@@ -216,9 +197,7 @@ class Kind:
         return ValueType(self.schema_name)
 
     @classmethod
-    def to_property(
-        cls, value: ValueType, inner: Callable[[ValueType], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def to_property(cls, value: ValueType, inner: Inner) -> dict[str, Any]:
         """Return the JSON Schema of a type; `inner` that of its items."""
         if cls.json_schema is not None:
             return dict(cls.json_schema)
@@ -228,50 +207,30 @@ class Kind:
         return found | dimensions_json(value)
 
     @classmethod
-    def from_property(
-        cls,
-        found: Mapping[str, Any],
-        inner: Callable[[object], tuple[ValueType, bool]],
-    ) -> ValueType | None:
-        """Return the type that JSON Schema says, None if it is another's.
-
-        `inner` returns the type of items, and whether they may be null.
-        """
+    def from_property(cls, found: JSON, inner: Inner) -> ValueType | None:
+        """Return the type that JSON Schema says, None if it is another's."""
         own = cls.json_schema
         if own is None or any(found.get(key) != own[key] for key in own):
             return None
         return ValueType(cls.schema_name or cls.name)
 
     @classmethod
-    def from_reference(cls, found: Mapping[str, Any], where: str) -> ValueType:
+    def from_reference(cls, found: JSON, where: str) -> ValueType:
         """Return the type of a property that refers to this kind."""
         return ValueType(cls.schema_name or cls.name)
 
     @classmethod
-    def from_local(
-        cls,
-        found: Mapping[str, Any],
-        where: str,
-        is_exact: bool,
-        inner: Callable[[object], ValueType],
-    ) -> ValueType:
-        """Return the type that an index's JSON says; `inner` that of its items.
-
-        `is_exact`: the JSON means the dtypes that it says.
-        """
-        return ValueType(cls.schema_name or cls.name)
+    def from_local(cls, found: JSON, where: str, inner: Inner) -> ValueType:
+        """Return the type that an index's JSON says; `inner` that of its items."""
+        return cls.from_reference(found, where)
 
     @classmethod
-    def annotation(
-        cls, value: ValueType, where: str, inner: Callable[[ValueType, str], Any]
-    ) -> Any:
+    def annotation(cls, value: ValueType, where: str, inner: Inner) -> Any:
         """Return the annotation of a type's values; `inner` that of its items."""
         return cls.python
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         """Return the annotation as the source of a stub; `prefix` goes to builtins."""
         return f"{prefix}{cls.python.__name__}"
 
@@ -356,13 +315,7 @@ class EncodedKind(Kind):
 
     @classmethod
     def load(cls) -> None:
-        """Import the libraries.
-
-        Raises
-        ------
-        MissingLibraryError
-            One is not installed.
-        """
+        """Import the libraries; raise MissingLibraryError if one is not installed."""
         try:
             for library in cls.libraries:
                 import_module(library)
@@ -390,9 +343,7 @@ class EncodedKind(Kind):
         return functools.partial(decode_field, self)
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         return cls.stub_hint
 
 

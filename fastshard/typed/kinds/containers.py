@@ -8,11 +8,10 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
 from fastshard.typed.kinds.annotations import is_sample_type
-from fastshard.typed.kinds.base import Describe, Kind, PlanOf, SampleMaker
+from fastshard.typed.kinds.base import JSON, Describe, Inner, Kind, PlanOf, SampleMaker
 from fastshard.typed.kinds.decoders import (
     Decode,
     NestedSamples,
@@ -50,7 +49,7 @@ class ListKind(ContainerKind):
             return None
         return cls(items=describe_items(typing.get_args(hint), describe))
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         if not self.items:
             return list
         return types.GenericAlias(list, (self.items[0].item_type(stand_in),))
@@ -59,18 +58,12 @@ class ListKind(ContainerKind):
         return ValueType("array", items=common_type(self.items))
 
     @classmethod
-    def to_property(
-        cls, value: ValueType, inner: Callable[[ValueType], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def to_property(cls, value: ValueType, inner: Inner) -> dict[str, Any]:
         found = {"type": "array"}
         return found if value.items is None else {**found, "items": inner(value.items)}
 
     @classmethod
-    def from_property(
-        cls,
-        found: Mapping[str, Any],
-        inner: Callable[[object], tuple[ValueType, bool]],
-    ) -> ValueType | None:
+    def from_property(cls, found: JSON, inner: Inner) -> ValueType | None:
         if found["type"] != "array":
             return None
         items = found.get("items")
@@ -80,28 +73,18 @@ class ListKind(ContainerKind):
         return ValueType("array", items=None if is_nullable else value)
 
     @classmethod
-    def from_local(
-        cls,
-        found: Mapping[str, Any],
-        where: str,
-        is_exact: bool,
-        inner: Callable[[object], ValueType],
-    ) -> ValueType:
+    def from_local(cls, found: JSON, where: str, inner: Inner) -> ValueType:
         items = found.get("items")
         return ValueType("array", items=None if items is None else inner(items))
 
     @classmethod
-    def annotation(
-        cls, value: ValueType, where: str, inner: Callable[[ValueType, str], Any]
-    ) -> Any:
+    def annotation(cls, value: ValueType, where: str, inner: Inner) -> Any:
         if value.items is None:
             return list
         return types.GenericAlias(list, (inner(value.items, where),))
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         items = "Any" if value.items is None else inner(value.items, prefix, where)
         return f"{prefix}list[{items}]"
 
@@ -137,7 +120,7 @@ class TupleKind(ListKind):
         args = args[:1] if is_variadic else args
         return cls(items=describe_items(args, describe), is_variadic=is_variadic)
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         inner = tuple(item.item_type(stand_in) for item in self.items)
         if not self.is_variadic:
             return types.GenericAlias(tuple, inner)
@@ -164,14 +147,12 @@ class DictKind(ContainerKind):
             return None
         return cls(items=describe_items(typing.get_args(hint), describe))
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         inner = tuple(item.item_type(stand_in) for item in self.items)
         return types.GenericAlias(dict, inner) if inner else dict
 
     @classmethod
-    def stub(
-        cls, value: ValueType, where: str, prefix: str, inner: Callable[..., str]
-    ) -> str:
+    def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
         return f"{prefix}dict[{prefix}str, Any]"
 
     def make(self, name: str, maker: SampleMaker) -> Any:
@@ -208,11 +189,11 @@ class UnionKind(ContainerKind):
                 )
         return cls(optional=optional, items=tuple(others))
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         inner = [item.item_type(stand_in) for item in self.items]
         return functools.reduce(operator.or_, inner)
 
-    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+    def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         """Return the schema; the order of alternatives has no meaning."""
         found = super().to_schema(describe_class)
         items = found.get("items", [])
@@ -235,13 +216,13 @@ class SampleKind(Kind):
         origin = typing.get_origin(hint) or hint
         return cls(cls=origin) if is_sample_type(origin) else None
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         return stand_in(cast(type, self.cls))
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
         return SampleField(cast(type, self.cls), self.optional, plan_of)
 
-    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+    def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         found = super().to_schema(describe_class)
         return found | describe_class(cast(type, self.cls))
 

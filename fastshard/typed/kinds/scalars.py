@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import functools
 import typing
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, cast
 
 from fastshard.errors import SchemaError
 from fastshard.typed.kinds.base import (
+    JSON,
     AggregateKind,
     Describe,
+    Inner,
     Kind,
     PlanOf,
     SampleMaker,
@@ -72,11 +73,7 @@ class BytesKind(Kind):
     }
 
     @classmethod
-    def from_property(
-        cls,
-        found: Mapping[str, Any],
-        inner: Callable[[object], tuple[ValueType, bool]],
-    ) -> ValueType | None:
+    def from_property(cls, found: JSON, inner: Inner) -> ValueType | None:
         """Return the type of a string that one of both keys says to be bytes."""
         is_bytes = found.get("format") == "byte" or (
             found.get("contentEncoding") == "base64"
@@ -130,7 +127,7 @@ class ChoiceKind(Kind):
         """Return the stored values."""
         return list(self.values)
 
-    def to_schema(self, describe_class: Callable[[type], Any]) -> dict[str, Any]:
+    def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         values = sorted(map(repr, self.choices()))
         return {**super().to_schema(describe_class), "values": values}
 
@@ -166,7 +163,7 @@ class LiteralKind(ChoiceKind):
         known = {each.python: each.aggregate for each in KINDS}
         return known.get(types.pop()) if len(types) == 1 else None
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         return Literal[self.values]
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
@@ -189,7 +186,7 @@ class EnumKind(ChoiceKind):
         members = cast("type[enum.Enum]", self.cls).__members__
         return [member.value for member in members.values()]
 
-    def inner_type(self, stand_in: Callable[[type], type]) -> Any:
+    def inner_type(self, stand_in: Inner) -> Any:
         return self.cls
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
