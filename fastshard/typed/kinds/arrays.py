@@ -54,7 +54,7 @@ class ArrayKind(Kind):
     @classmethod
     def of_format(cls, declared: Kind) -> Kind:
         optional = declared.optional or declared.name == "any"
-        return cls(optional, declared.scalars)
+        return cls(optional, scalars=declared.scalars)
 
     @property
     def dtype(self) -> Any:

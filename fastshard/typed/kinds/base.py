@@ -6,12 +6,11 @@ the table of `fastshard/typed/kinds/registry.py`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 from fastshard.errors import FormatError, MissingLibraryError, SchemaError
 from fastshard.typed.kinds.annotations import show
@@ -29,7 +28,7 @@ Inner = Callable[..., Any]  # the same question for a part of a value
 JSON = Mapping[str, Any]
 
 
-class SampleMaker(NamedTuple):
+class SampleMaker:
     """Test sample that is being made.
 
     Attributes
@@ -41,9 +40,10 @@ class SampleMaker(NamedTuple):
         Returns a sample of a nested class.
     """
 
-    i: int
-    rng: Any
-    make_sample: Callable[[type], Any]
+    def __init__(self, i: int, rng: Any, make_sample: Callable[[type], Any]) -> None:
+        self.i = i
+        self.rng = rng
+        self.make_sample = make_sample
 
     def floats(self) -> Any:
         """Return a random array of float32."""
@@ -52,8 +52,7 @@ class SampleMaker(NamedTuple):
         return self.rng.standard_normal(SHAPE).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
+class Kind:  # no dataclass, which takes longer to import
     """Kind of the values of a field, or of the items of a container.
 
     Attributes
@@ -112,12 +111,28 @@ class Kind:
     stub_import: ClassVar[str] = ""
     aggregate: ClassVar[AggregateKind | None] = None
 
-    optional: bool = False
-    scalars: tuple[Any, ...] = ()
-    items: tuple[Kind, ...] = ()
-    cls: type | None = None
-    values: tuple[Any, ...] = ()
-    is_variadic: bool = False
+    def __init__(
+        self,
+        optional: bool = False,
+        *,
+        scalars: tuple[Any, ...] = (),
+        items: tuple[Kind, ...] = (),
+        cls: type | None = None,
+        values: tuple[Any, ...] = (),
+        is_variadic: bool = False,
+    ) -> None:
+        self.optional = optional
+        self.scalars = scalars
+        self.items = items
+        self.cls = cls
+        self.values = values
+        self.is_variadic = is_variadic
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
 
     # From an annotation to a kind
 
@@ -134,7 +149,7 @@ class Kind:
 
     def replaced(self, *, optional: bool) -> Self:
         """Return the kind with or without None."""
-        return dataclasses.replace(self, optional=optional)
+        return type(self)(**{**vars(self), "optional": optional})
 
     # Encoding and decoding
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import collections.abc
 import functools
-import json
 import operator
 import types
 import typing
 from typing import Any, ClassVar, cast
 
 from fastshard.typed.kinds.annotations import is_sample_type
-from fastshard.typed.kinds.base import JSON, Describe, Inner, Kind, PlanOf, SampleMaker
+from fastshard.typed.kinds.base import (
+    JSON,
+    AggregateKind,
+    Describe,
+    Inner,
+    Kind,
+    PlanOf,
+    SampleMaker,
+)
 from fastshard.typed.kinds.decoders import (
     Decode,
     NestedSamples,
@@ -38,10 +45,10 @@ class ListKind(ContainerKind):
 
     name = "list"
     schema_name = "array"
-    python = list
+    python: ClassVar[Any] = list
     origins: ClassVar[tuple[Any, ...]] = (list,)
     json_schema: ClassVar = {"type": "array"}
-    aggregate = "set"
+    aggregate: ClassVar[AggregateKind | None] = "set"
 
     @classmethod
     def of(cls, hint: Any, describe: Describe) -> Kind | None:
@@ -195,9 +202,10 @@ class UnionKind(ContainerKind):
 
     def to_schema(self, describe_class: Inner) -> dict[str, Any]:
         """Return the schema; the order of alternatives has no meaning."""
+        import json
+
         found = super().to_schema(describe_class)
-        items = found.get("items", [])
-        items.sort(key=lambda item: json.dumps(item, sort_keys=True))
+        found["items"].sort(key=lambda item: json.dumps(item, sort_keys=True))
         return found
 
     def make(self, name: str, maker: SampleMaker) -> Any:
@@ -223,8 +231,8 @@ class SampleKind(Kind):
         return SampleField(cast(type, self.cls), self.optional, plan_of)
 
     def to_schema(self, describe_class: Inner) -> dict[str, Any]:
-        found = super().to_schema(describe_class)
-        return found | describe_class(cast(type, self.cls))
+        inner: dict[str, Any] = describe_class(self.cls)
+        return super().to_schema(describe_class) | inner
 
     def value_type(self) -> ValueType:
         raise TypeError(

@@ -33,7 +33,9 @@ MODULES = (
 KINDS: tuple[type[Kind], ...] = tuple(
     kind for module in MODULES for kind in import_module(module).KINDS
 )
-BY_SCHEMA_NAME = {kind.schema_name: kind for kind in reversed(KINDS)}
+BY_SCHEMA_NAME = {
+    kind.schema_name: kind for kind in reversed(KINDS) if kind.schema_name is not None
+}
 FORMATS = {name: kind for name, kind in BY_SCHEMA_NAME.items() if kind.is_format}
 ENCODED = [kind for kind in KINDS if issubclass(kind, EncodedKind)]
 

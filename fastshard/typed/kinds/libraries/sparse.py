@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from typing import Any
 
 from fastshard.errors import FormatError
@@ -41,6 +40,8 @@ class SparseKind(EncodedKind):
     @staticmethod
     def decode(data: Any) -> Any:
         """Return the sparse matrix or array of an .npz; its indices are checked."""
+        import zipfile
+
         import scipy.sparse
 
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
