@@ -29,16 +29,7 @@ JSON = Mapping[str, Any]
 
 
 class SampleMaker:
-    """Test sample that is being made.
-
-    Attributes
-    ----------
-    i : int
-        Number of the sample.
-    rng : numpy.random.Generator
-    make_sample : callable
-        Returns a sample of a nested class.
-    """
+    """Test sample that is being made; `make_sample` makes those of nested classes."""
 
     def __init__(self, i: int, rng: Any, make_sample: Callable[[type], Any]) -> None:
         self.i = i
@@ -53,73 +44,31 @@ class SampleMaker:
 
 
 class Kind:  # no dataclass, which takes longer to import
-    """Kind of the values of a field, or of the items of a container.
+    """Kind of the values of a field, or of the items of a container."""
 
-    Attributes
-    ----------
-    name : str
-        As `schema_of` has it; of the class.
-    schema_name : str or None
-        Kind of its `ValueType`; None: a schema cannot describe it.
-    opcode : str
-        Kind in a compiled plan; those without one of their own have a decoder.
-    python : type
-        Type of the values, for msgspec and for types that are made of schemas.
-    is_item, is_alternative : bool
-        Whether containers, and unions with other types than None, may have it.
-    is_format : bool
-        Whether ``__field_formats__`` may name its `schema_name`.
-    json_schema : mapping or None
-        The JSON Schema of its values; None: it is a reference.
-    reference : str
-        URL of its definition, for JSON Schema.
-    words : tuple of str
-        References that have one of these in them are of this kind.
-    lexicon : str or None
-        Its name in the lexicon of schemas.
-    stub_import : str
-        The line that its annotations in stubs need, if they need one.
-    aggregate : str or None
-        Its summary in manifests; None: manifests do not have it.
-    optional : bool
-        Whether None is a value, too.
-    scalars : tuple of type or numpy.dtype
-        Of arrays: their dtypes, ``np.float32`` or an abstract ``np.floating``; empty
-        if any will do.
-    items : tuple of Kind
-        Of lists and variadic tuples one, of dicts of the key and of the value, of
-        tuples and unions each; empty where the annotation is bare.
-    cls : type or None
-        Of enums, samples and encoded values.
-    values : tuple
-        Of literals.
-    is_variadic : bool
-        Of tuples: any number of items of one kind.
-    """
-
-    name: ClassVar[str]
-    schema_name: ClassVar[str | None] = None
-    opcode: ClassVar[str] = "object"
-    python: ClassVar[Any] = None
-    is_item: ClassVar[bool] = True
-    is_alternative: ClassVar[bool] = True
-    is_format: ClassVar[bool] = False
-    json_schema: ClassVar[Mapping[str, Any] | None] = None
-    reference: ClassVar[str] = ""
-    words: ClassVar[tuple[str, ...]] = ()
-    lexicon: ClassVar[str | None] = None
-    stub_import: ClassVar[str] = ""
-    aggregate: ClassVar[AggregateKind | None] = None
+    name: ClassVar[str]  # as `schema_of` has it
+    schema_name: ClassVar[str | None] = None  # of its `ValueType`; None: it has none
+    opcode: ClassVar[str] = "object"  # in compiled plans; objects have a decoder
+    python: ClassVar[Any] = None  # type for msgspec, and of types made of schemas
+    is_item: ClassVar[bool] = True  # whether containers may have it
+    is_alternative: ClassVar[bool] = True  # whether unions with others than None may
+    is_format: ClassVar[bool] = False  # whether `__field_formats__` may name it
+    json_schema: ClassVar[JSON | None] = None  # None: a reference
+    reference: ClassVar[str] = ""  # URL of its definition, for JSON Schema
+    words: ClassVar[tuple[str, ...]] = ()  # of which its references have one
+    lexicon: ClassVar[str | None] = None  # its name in the lexicon of schemas
+    stub_import: ClassVar[str] = ""  # the line that its annotations in stubs need
+    aggregate: ClassVar[AggregateKind | None] = None  # None: not in manifests
 
     def __init__(
         self,
-        optional: bool = False,
+        optional: bool = False,  # whether None is a value, too
         *,
-        scalars: tuple[Any, ...] = (),
-        items: tuple[Kind, ...] = (),
-        cls: type | None = None,
-        values: tuple[Any, ...] = (),
-        is_variadic: bool = False,
+        scalars: tuple[Any, ...] = (),  # of arrays: dtypes, or abstract types; or any
+        items: tuple[Kind, ...] = (),  # of containers, empty where they are bare
+        cls: type | None = None,  # of enums, samples and encoded values
+        values: tuple[Any, ...] = (),  # of literals
+        is_variadic: bool = False,  # of tuples: any number of items of one kind
     ) -> None:
         self.optional = optional
         self.scalars = scalars
@@ -269,25 +218,14 @@ def dimensions_json(value: ValueType) -> dict[str, Any]:
 class EncodedKind(Kind):
     """Kind of values that msgpack has not: stored encoded, as bytes or a plain value.
 
-    Its `schema_name`, and the word of its references, are its name if need be.
-
-    Attributes
-    ----------
-    libraries : tuple of str
-        Modules that `encode` and `decode` import.
-    classes : tuple of str
-        The values' classes, as ``"pandas.DataFrame"``: the package and the name, so
-        that none is imported.
-    python : type
-        Of the encoded values.
-    stub_hint : str
-        Annotation in stubs: Any for classes that a type checker may not know.
+    Its `schema_name`, and the word of its references, are its name if need be. `python`
+    is the type of the encoded values.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    classes: ClassVar[tuple[str, ...]] = ()
+    libraries: ClassVar[tuple[str, ...]] = ()  # modules that `encode`, `decode` import
+    classes: ClassVar[tuple[str, ...]] = ()  # of values: "package.Class", not imported
     python = bytes
-    stub_hint: ClassVar[str] = "Any"
+    stub_hint: ClassVar[str] = "Any"  # a type checker may not know the class
     is_item = False
     is_alternative = False
     is_format = True
