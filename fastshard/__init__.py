@@ -45,7 +45,7 @@ _MODULES = {name: home for home, names in HOMES.items() for name in names.split(
 __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats streaming typed"
 
-for _format in ("columnar", "streaming", "typed"):
+for _format in ("columnar", "streaming", "typed", "atmosphere"):
     register(f"fastshard.{_format}.format")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -17,6 +18,11 @@ from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed
 from support.typed import index_data as indexes
+
+if TYPE_CHECKING:
+    from support.servers.atproto.pds import FakePds
+    from support.servers.databases.postgres import PostgresServer
+    from support.servers.databases.redis import RedisServer
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("untimed")
@@ -163,3 +169,37 @@ def loopback(monkeypatch, tmp_path):
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(scope="session")
+def msgspec():
+    """Return the library, or skip the test."""
+    return pytest.importorskip("msgspec")
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Run a Redis server."""
+    from support.servers.databases.redis import serve_redis
+
+    with serve_redis(str(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a Postgres server."""
+    from support.servers.databases.postgres import serve_postgres
+
+    with serve_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def fake_pds() -> Iterator[FakePds]:
+    """Run a personal data server with the account ``alice.test``, "password"."""
+    from support.servers.atproto.pds import FakePds
+
+    with FakePds() as server:
+        server.create_account("alice.test")
+        yield server

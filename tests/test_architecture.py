@@ -21,18 +21,25 @@ pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")
 FLOORS = [
     {"errors", "_util"},
     {"_core"},
+    {"codecs"},
     {"remote"},
     {"index"},
+    {"where"},
     {"formats"},
     {"loader"},
     {"dataset"},
     {"columnar", "streaming", "typed", "adapters"},
+    {"atmosphere"},
+    {"catalog"},
     {"cli", "conversion"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
 ABOVE_ALL = {"", "__main__"}
+# Tables of lazy names, and modules of such names: faces under another name than
+# `__init__`. They name modules of any floor.
+FACES = {"typed.homes", "typed.atmosphere"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
-MOST_FLOORS = 9
+MOST_FLOORS = 13  # one for each package that others stand on
 FACE_LINES = 60  # without the docstring, which `help` shows
 # Without docstrings; above, the module's says why it is one extension module.
 FILE_LINES = 1000
@@ -141,7 +148,9 @@ def import_graph():
     graph = defaultdict(set)
     for path in [*SOURCES, *STUBS]:
         module = module_of(path)
-        if module not in ABOVE_ALL and not (is_face(path) and "." not in module):
+        if module not in ABOVE_ALL | FACES and not (
+            is_face(path) and "." not in module
+        ):
             graph[module] |= set(imported_by(path)) - {module}
     return graph
 
@@ -177,13 +186,31 @@ def test_no_circle_among_modules():
         pytest.fail("a circle of imports: " + " <- ".join(error.args[1]))
 
 
-def test_no_circle_among_folders():
+def test_no_circle_among_packages():
     folders = defaultdict(set)
     for module, others in import_graph().items():
         folders[folder_of(module)] |= set(map(folder_of, others)) - {folder_of(module)}
     folders["errors"].discard("_util")  # errors escape text, helpers raise errors
     try:
         TopologicalSorter(folders).prepare()
+    except CycleError as error:
+        pytest.fail("a circle of folders: " + " <- ".join(error.args[1]))
+
+
+def room_of(module):
+    """Return a package's folder, or its module, that a module is in."""
+    return ".".join(module.split(".")[:2])
+
+
+@pytest.mark.parametrize("package", sorted({m.partition(".")[0] for m in MODULES}))
+def test_no_circle_among_the_folders_of_a_package(package):
+    rooms = defaultdict(set)
+    for module, others in import_graph().items():
+        if folder_of(module) == package:
+            inside = {room_of(each) for each in others if folder_of(each) == package}
+            rooms[room_of(module)] |= inside - {room_of(module)}
+    try:
+        TopologicalSorter(rooms).prepare()
     except CycleError as error:
         pytest.fail("a circle of folders: " + " <- ".join(error.args[1]))
 
@@ -269,6 +296,30 @@ def test_processes_are_started_in_one_place():
         module_of(path) for path in SOURCES if re.search(calls, path.read_text())
     ]
     assert starters == ["conversion.workers"]
+
+
+def code_of(path):
+    """Return a source without its docstrings."""
+    return re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
+def test_hooks_of_forks_are_registered_in_one_place():
+    users = [module_of(p) for p in SOURCES if "register_at_fork" in code_of(p)]
+    assert users == ["_util.processes.forks"]
+
+
+def test_json_is_parsed_in_one_place():
+    """There it has bounds, and errors that name the file and the byte."""
+    calls = r"\bjson\.loads?\(|JSONDecoder\(|import loads|\borjson\b"
+    parsers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert parsers == ["_util.json"]
+
+
+def test_images_are_opened_in_one_place():
+    """There the readers are listed that may see the bytes: see `tests/codecs`."""
+    calls = r"(?i)\b(?:image|pil|pillow(?:\(\))?)\.open\("
+    openers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
+    assert openers == ["codecs.images"]
 
 
 def test_only_headers_know_of_operating_systems():

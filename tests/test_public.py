@@ -85,11 +85,11 @@ def test_importing_typed_names_loads_nothing_heavy(names):
     assert python(code).strip() == "[]"
 
 
-NETWORK = ("urllib3", "http.client", "ssl", "fastshard.typed.atmosphere.client")
+NETWORK = ("urllib3", "http.client", "ssl", "fastshard.atmosphere.client")
 
 
 def test_typed_samples_load_nothing_of_indexes():
-    heavy = (*NETWORK, "sqlite3", "redis", "psycopg", "fastshard.typed.index")
+    heavy = (*NETWORK, "sqlite3", "redis", "psycopg", "fastshard.catalog")
     code = (
         "import sys, fastshard.typed; from fastshard.typed import Dataset, "
         f"load_dataset, write_samples; print([m for m in {heavy} if m in sys.modules])"

@@ -25,8 +25,8 @@ import urllib3
 from numpy.typing import NDArray
 
 from fastshard import typed
-from fastshard.typed.cid import cid_of_blob
-from fastshard.typed.index.providers.rows import pack_entry
+from fastshard.atmosphere.cid import cid_of_blob
+from fastshard.catalog.providers.rows import pack_entry
 from fastshard.typed.stores.writing import write_to_store
 from harness import SCALE, contenders, expect
 from harness.pds import run_pds, server_name

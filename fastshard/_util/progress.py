@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
+from fastshard._util.processes.forks import at_fork
 from fastshard._util.terminal import escape_line, is_quiet
 
 __all__ = ["byte_bar", "iterate_with_bar", "make_bar"]
@@ -29,8 +29,8 @@ def _bar_type() -> Any:
     default: Any = vars(std)["TqdmDefaultWriteLock"]
     members = {"monitor_interval": 0, "_lock": default.th_lock}
     bar: Any = type("Bar", (std.tqdm,), members)
-    if hasattr(os, "register_at_fork"):  # another thread may have held it
-        os.register_at_fork(after_in_child=lambda: bar.set_lock(threading.RLock()))
+    # Another thread may have held it.
+    at_fork(after_in_child=lambda: bar.set_lock(threading.RLock()))
     return bar
 
 

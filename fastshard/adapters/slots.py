@@ -23,6 +23,7 @@ from weakref import WeakSet, finalize
 
 from fastshard._core.io.prefetch import Counters
 from fastshard._core.loader.lease import MemoryLease
+from fastshard._util.processes.forks import at_fork
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -309,8 +310,7 @@ def _snapshot(things: WeakSet[Any]) -> list[Any]:
             continue
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
+at_fork(before=_before_fork)
 
 
 def _drop_dead_slots(seconds: float = 1) -> None:

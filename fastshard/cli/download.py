@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 
+from fastshard._util.json import parse_json
+from fastshard.codecs.hashes import hash_file
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import TarOptions, open_tar
 from fastshard.index.remote_sidecar import remote_sidecar_path
@@ -86,13 +86,13 @@ def _check_hash(file: RemoteFile, entry: CacheEntry) -> None:
     if try_open_remote(beside, file.settings) is None:
         return
     try:
-        recorded = json.loads(read_remote(beside, file.settings)).get("hash_lfs")
-    except (ValueError, AttributeError, RecursionError):
+        index = parse_json(read_remote(beside, file.settings), beside, surrogates=True)
+        recorded = index.get("hash_lfs")
+    except (ValueError, AttributeError):
         return  # opening the shard reports the damage
     if not isinstance(recorded, str):
         return
-    with open(entry.path, "rb") as cached:
-        digest = hashlib.file_digest(cached, "sha256").hexdigest()
+    digest = hash_file(entry.path, ["sha256"])["sha256"]
     if digest != recorded.lower():
         reason = f"expected sha256 {recorded} by its index, got {digest}"
         raise FormatError(reason, file.path, 0)

@@ -14,6 +14,8 @@ from fastshard._util.terminal import (
     output_options,
     write_line,
 )
+from fastshard.catalog.commands.datasets import add_datasets
+from fastshard.catalog.commands.schemas import add_schemas
 from fastshard.cli.cache import add_cache
 from fastshard.cli.common import (
     Commands,
@@ -151,6 +153,8 @@ def make_parser() -> Parser:
     add_convert(commands)
     for each in formats():
         each.add_commands(commands)
+    add_datasets(commands)
+    add_schemas(commands)
     add_cache(commands)
     add_demo(commands)
     add_help(commands, parser)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from fastshard._core.table.row_identity import find_row
+from fastshard._util.json import parse_value
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
@@ -220,8 +220,8 @@ def _is_json_object(text: Any) -> bool:
         return False
     try:
         text.encode()
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_value(text, "<row>"), dict)
+    except ValueError:
         return False
 
 

@@ -12,7 +12,7 @@ from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, Targ
 from fastshard.conversion.values import Cell, ValueMismatchError, coerce
 from fastshard.formats.names import check_key, is_reserved
 from fastshard.formats.writer import ShardWriter, escape_braces
-from fastshard.typed.write.values import pack
+from fastshard.typed.kinds.values import pack
 
 __all__ = ["PackedTarget"]
 

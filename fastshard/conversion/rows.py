@@ -12,11 +12,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from fastshard.codecs.compression import parse_compression
+from fastshard.codecs.hashes import hash_file, open_hash
 from fastshard.conversion.columns import FLOATS, INTEGERS
 from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
 from fastshard.conversion.values import FORMS, Cell, ValueMismatchError, coerce
-from fastshard.streaming.codecs.compression import parse_compression
-from fastshard.streaming.codecs.hashes import hash_file, open_hash
 from fastshard.streaming.encodings.registry import is_mds_encoding, mds_encoder
 from fastshard.streaming.encodings.registry import mds_size as size_of
 

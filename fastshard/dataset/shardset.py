@@ -18,6 +18,7 @@ from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -28,7 +29,6 @@ from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
 from fastshard.loader.threads.background import Background
-from fastshard.remote.cache.disk import LockOwner
 from fastshard.remote.options import OPENERS, Settings
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from fastshard.index.dataset_lookup import (
     match_dataset_index,
     match_remote_dataset_index,
 )
+from fastshard.index.jsonfile import parse_info
 from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_path
 from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
 from fastshard.remote.file import open_remote, read_remote, try_open_remote
@@ -268,8 +268,8 @@ def _verify_hashes(path: str, shard: TarShard, contents: Contents) -> Iterator[F
     nbytes = shard.nbytes
     for i in range(len(table)):
         try:
-            recorded = json.loads(table.info(i) or b"{}").get("sha256")
-        except (ValueError, AttributeError, RecursionError):
+            recorded = parse_info(table.info(i)).get("sha256")
+        except ValueError:
             yield Fault(path, 0, table.name_of(i), "its info is not a JSON object")
             continue
         offset, size = table.extent(i)

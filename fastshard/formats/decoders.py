@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
+from fastshard._util.json import parse_value
 from fastshard._util.viewfile import ViewFile
+from fastshard.codecs.images import READERS, open_image
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -28,12 +30,8 @@ __all__ = [
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
 
-# Pillow's readers that may see a field's bytes, whatever its extension. Others are not
-# meant for untrusted bytes: one of them starts Ghostscript.
-IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 DIGITS = re.compile(rb"\s*[+-]?[0-9]+\s*")
 MAX_DIGITS = 64  # bytes
-MARK = "\ufeff"  # byte order mark
 MAX_ARRAY_BYTES = 4 << 30  # decompressed bytes of one npz, at most
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # Exceptions that indicate a fault in a decoder rather than in a field's bytes.
@@ -243,23 +241,7 @@ def decode_text(view: memoryview) -> str:
 
 def decode_json(view: memoryview) -> Any:
     """Parse JSON in UTF-8, which a byte order mark may precede."""
-    import json
-
-    text = decode_text(view)
-    try:
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            if not text.startswith(MARK):
-                raise
-            return json.loads(text.replace(MARK, " ", 1))
-    except json.JSONDecodeError as error:
-        at = len(text[: error.pos].encode())
-        raise _fault(f"not JSON: {error.msg}", at) from error
-    except RecursionError as error:
-        raise _fault("not JSON: nested too deeply", 0) from error
-    except ValueError as error:  # an integer with too many digits
-        raise _fault(f"not JSON: {error}", 0) from error
+    return parse_value(view, "<view>")
 
 
 def decode_integer(view: memoryview) -> int:
@@ -345,9 +327,9 @@ def decode_image(view: memoryview) -> PIL.Image.Image:
         import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     with _convert_errors("not an image"):
         try:
-            image = PIL.Image.open(_file_of(view), formats=IMAGES)
+            image = open_image(_file_of(view))
         except PIL.UnidentifiedImageError as error:
-            kinds = ", ".join(IMAGES)
+            kinds = ", ".join(READERS)
             raise _fault(f"not an image of a known kind ({kinds})", 0) from error
         image.load()
     return image

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from fastshard._util.json import parse_json
 from fastshard._util.writing.dtypes import explain_unnamed
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, FormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,23 +122,18 @@ def encode_int(value: object, suffix: str) -> Payload | None:
         return None
 
 
-def reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no {name}")
-
-
 to_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode
-from_json = json.JSONDecoder(parse_constant=reject_constant).decode
 
 
 def encode_json(value: object, suffix: str) -> Payload | None:
     if isinstance(value, str):  # JSON text, as it is for WebDataset
         try:
-            from_json(value)
-        except ValueError as error:
+            parse_json(value, "<str>", depth=None, surrogates=True, limit=len(value))
+        except FormatError as error:
             raise ValueError(
-                f"a str must be JSON text; to store a string, encode it: {error}"
+                f"a str must be JSON text; to store a string, encode it: {error.reason}"
             ) from None
         return value.encode()
     return to_json(value).encode()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import redact
@@ -88,7 +88,7 @@ class Format:
     >>> Csv().marks(LocalFolder("data"))
     False
     >>> [each.name for each in formats()]
-    ['columnar', 'streaming', 'packed']
+    ['columnar', 'streaming', 'packed', 'blobs']
     """
 
     name: ClassVar[str]
@@ -226,6 +226,22 @@ class Format:
         >>> from fastshard.formats import formats
         >>> formats()[2].tar_set().format
         'packed'
+        """
+        raise NotImplementedError
+
+    def source(self, urls: Sequence[str], **options: Unpack[RemoteOptions]) -> Any:
+        """Return the source of typed samples of URLs of its `schemes`.
+
+        Parameters
+        ----------
+        urls : sequence of str
+        **options
+            Options of `fastshard.RemoteOptions`.
+
+        Returns
+        -------
+        ListedSource
+            A subclass of `fastshard.typed.sources.listed.ListedSource`.
         """
         raise NotImplementedError
 
@@ -438,7 +454,7 @@ def scheme_format(scheme: str) -> Format | None:
     --------
     >>> from fastshard.formats.registry import scheme_format
     >>> scheme_format("at").name
-    'packed'
+    'blobs'
     >>> scheme_format("https") is None
     True
     """

@@ -10,8 +10,8 @@ from fastshard._core.io.writeback import start_writeback
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.parse.tar_header import fill_header
 from fastshard._core.table.grouping import copy_columns
-from fastshard._util.file_digest import FileDigest
 from fastshard._util.files import AtomicFile
+from fastshard.codecs.file_digest import FileDigest
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
 

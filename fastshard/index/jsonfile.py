@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.json import parse_index
 from fastshard._util.files import replace_file
+from fastshard._util.json import parse_json
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents, ForeignFileError
 
-__all__ = ["parse_info", "parse_json", "read_json", "write_json"]
+__all__ = ["parse_info", "parse_json_index", "read_json", "write_json"]
 
 # Values of a member that are its extent or name, not metadata.
 NOT_INFO = {"offset", "size", "length", "path", "fname", "filename"}
@@ -53,10 +54,10 @@ def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
     """
     with LocalFile(path) as file:
         text = PreadSource(file).read(0, file.nbytes)
-    return parse_json(text, path, nbytes)
+    return parse_json_index(text, path, nbytes)
 
 
-def parse_json(
+def parse_json_index(
     text: bytes, path: str, nbytes: int | None
 ) -> tuple[Contents, int | None]:
     """Parse the text of a JSON index; see `read_json`.
@@ -88,16 +89,12 @@ def parse_info(text: bytes) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        info = json.loads(text.decode(), parse_constant=_reject_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+        info = parse_json(text, "<info>", surrogates=True)
+    except FormatError as error:
+        raise ValueError(error.reason) from None
     if not isinstance(info, dict):
         raise ValueError(f"expected an object, got {type(info).__name__}")
     return {key: value for key, value in info.items() if key not in NOT_INFO}
-
-
-def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"JSON has no {constant}")
 
 
 def write_json(

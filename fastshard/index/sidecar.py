@@ -148,12 +148,12 @@ def parse_json_sidecar(
 ) -> Contents:
     """Parse a JSON index, and check that it is fresh; see `read_index`."""
     from fastshard.index.freshness import check_size, check_size_and_headers
-    from fastshard.index.jsonfile import parse_json
+    from fastshard.index.jsonfile import parse_json_index
 
     try:
-        contents, recorded = parse_json(text, path, file.nbytes)
+        contents, recorded = parse_json_index(text, path, file.nbytes)
     except FormatError:  # an extent outside the shard, if the shard was larger
-        _, recorded = parse_json(text, path, None)
+        _, recorded = parse_json_index(text, path, None)
         if recorded is not None:
             check_size(path, recorded, file)
         raise

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._util.files import replace_file
+from fastshard._util.json import parse_json
 from fastshard.errors import FastshardError, FormatError
 from fastshard.remote.urls import redact
 
@@ -89,16 +90,7 @@ def _load(path: str, read: Callable[[str], bytes] | None = None) -> dict[str, An
             raw = PreadSource(file).read(0, file.nbytes)
     else:
         raw = read(path)
-    try:
-        text = raw.decode("utf-8")
-        found = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8: {error.reason}", path, error.start) from error
-    except json.JSONDecodeError as error:
-        at = len(text[: error.pos].encode())
-        raise FormatError(f"not JSON: {error.msg}", path, at) from error
-    except (RecursionError, ValueError) as error:
-        raise FormatError(f"not JSON: {error}", path, 0) from error
+    found = parse_json(raw, path)
     if not isinstance(found, dict) or not _is_version_1(found.get("wids_version")):
         raise FormatError("not a wids shard list of version 1", path, 0)
     _check_metadata(found, path)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from fastshard._util.viewfile import ViewFile
+from fastshard.codecs.images import PLUGINS
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
 from fastshard.loader.image_header import MAX_SCANS, ImageHeader, count_scans
 
@@ -39,15 +40,6 @@ GREY = 128  # where pixels are missing
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # simplejpeg computes sizes in 32 bits; 4 bytes a pixel of CMYK.
 MAX_SIMPLEJPEG_PIXELS = (1 << 31) // 4 - 1
-PLUGINS = {
-    "JPEG": ("JpegImagePlugin", "JpegImageFile"),
-    "PNG": ("PngImagePlugin", "PngImageFile"),
-    "WEBP": ("WebPImagePlugin", "WebPImageFile"),
-    "GIF": ("GifImagePlugin", "GifImageFile"),
-    "BMP": ("BmpImagePlugin", "BmpImageFile"),
-    "TIFF": ("TiffImagePlugin", "TiffImageFile"),
-    "PPM": ("PpmImagePlugin", "PpmImageFile"),
-}
 PILLOW_JPEG = "PIL.JpegImagePlugin"
 ORIENTATION = 0x0112  # EXIF tag
 TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags

@@ -20,7 +20,6 @@ servers that have answered before: for shards and for indexes that may be missin
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import threading
 import time
@@ -46,6 +45,7 @@ from fastshard._core.io.exchange import (
 )
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
+from fastshard._util.processes.forks import ForkAware
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.http_response import PlainResponse
 from fastshard.remote.options import Settings
@@ -157,7 +157,7 @@ def _close_all(idle: deque[socket.socket]) -> None:
         sock.close()
 
 
-class HttpLoop:
+class HttpLoop(ForkAware):
     """Thread that reads ranges from plain HTTP servers.
 
     Parameters
@@ -174,7 +174,7 @@ class HttpLoop:
         self._lock = threading.Lock()  # of starting and ending the thread
         self._thread: threading.Thread | None = None
         self._sockets: dict[int, tuple[socket.socket, ServerState]] = {}
-        _loops.add(self)
+        super().__init__()
 
     def submit(
         self, exchange: RangeExchange, read: LoopedRead, server: ServerState
@@ -232,7 +232,7 @@ class HttpLoop:
         """End an exchange soon."""
         self._loop.cancel(exchange)
 
-    def stop_idle_thread(self) -> None:
+    def before_fork(self) -> None:
         """End the thread if it is idle."""
         thread = self._thread
         if thread is not None and self._loop.is_quiet():
@@ -309,18 +309,6 @@ class HttpLoop:
         self._sockets[fd] = sock, server
         if not self._loop.add(fd, server.number, is_new, int(CONNECT * 1e9)):
             self._release(fd, not is_new)
-
-
-_loops: weakref.WeakSet[HttpLoop] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for loop in list(_loops):
-        loop.stop_idle_thread()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_loops.clear)
 
 
 class NoConnectionError(Exception):

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fastshard._core.io.socket import Scatter
+from fastshard._util.processes.forks import at_fork
 from fastshard.errors import (
     FastshardError,
     MissingLibraryError,
@@ -107,8 +108,7 @@ def _after_fork() -> None:
     _inherited.extend(_owners)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def mark_store_used(owner: object) -> None:

@@ -6,12 +6,12 @@ import os
 import pickle
 import re
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, cast
 
 from fastshard._util.options import check_names
+from fastshard._util.processes.forks import ForkAware
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
@@ -130,20 +130,7 @@ class RemoteOptions(TypedDict, total=False):
     endpoint: str | None
 
 
-_all_settings: weakref.WeakSet[Settings] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Drop the parent's connections and thread pools; the child makes its own."""
-    for settings in list(_all_settings):
-        settings._shared.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-class Settings:
+class Settings(ForkAware):
     """Checked `RemoteOptions`; immutable. Pickles unless it holds a secret.
 
     Attributes
@@ -167,7 +154,7 @@ class Settings:
     ) -> None:
         check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
         self._shared: dict[Callable[[Settings], Any], Any] = {}
-        _all_settings.add(self)
+        super().__init__()
         self.options = options
         self.origins = origins
         self.reached: set[Origin] = set()
@@ -231,6 +218,10 @@ class Settings:
 
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
+
+    def reset_after_fork(self) -> None:
+        """Drop the parent's connections and thread pools; the child makes its own."""
+        self._shared.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the options, unless one of them is a secret.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from fastshard._util.processes.forks import LockOwner
 from fastshard.errors import RemoteError
 
 __all__ = [
@@ -88,7 +88,7 @@ class Meter:
         return min(max(int(self.latency * self.rate), LEAST_GAP), MOST_GAP)
 
 
-class Traffic:
+class Traffic(LockOwner):
     """Counts of this process's range requests, for statistics.
 
     Attributes
@@ -103,34 +103,29 @@ class Traffic:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests = 0
         self.retries = 0
         self.cache_hits = 0
-        self._lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew_lock)
-
-    def _renew_lock(self) -> None:
-        self._lock = threading.Lock()
 
     def count_request(self) -> None:
         """Count a request."""
-        with self._lock:
+        with self.lock:
             self.requests += 1
 
     def count_retry(self) -> None:
         """Count the repetition of a request, before it is sent."""
-        with self._lock:
+        with self.lock:
             self.retries += 1
 
     def count_hit(self) -> None:
         """Count a range found in the disk cache."""
-        with self._lock:
+        with self.lock:
             self.cache_hits += 1
 
     def counts(self) -> tuple[int, int, int]:
         """Return `requests`, `retries` and `cache_hits`."""
-        with self._lock:
+        with self.lock:
             return self.requests, self.retries, self.cache_hits
 
 

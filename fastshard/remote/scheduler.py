@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from fastshard._core.io.source import allocate_bytes, batch_memory
+from fastshard._util.processes.forks import ForkAware
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import (
@@ -381,7 +381,7 @@ def _merge(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
     return reads
 
 
-class ReaderPool:
+class ReaderPool(ForkAware):
     """Thread pool for range reads; idle threads end.
 
     Parameters
@@ -397,7 +397,7 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        _pools.add(self)
+        super().__init__()
 
     def start(self, reads: Iterable[RangeRead]) -> None:
         """Queue range reads, first in first out."""
@@ -455,7 +455,7 @@ class ReaderPool:
                         batch_memory.drain()
                 return read
 
-    def stop_idle_threads(self) -> None:
+    def before_fork(self) -> None:
         """End idle threads before a fork, which warns of threads."""
         with self._lock:
             threads = list(self._threads)
@@ -464,18 +464,6 @@ class ReaderPool:
                 self._reads.put(None)
         for thread in threads if busy == 0 else ():
             thread.join(1.0)
-
-
-_pools: weakref.WeakSet[ReaderPool] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for pool in list(_pools):
-        pool.stop_idle_threads()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_pools.clear)
 
 
 def fetch(requests: Sequence[Request]) -> list[Exception | None]:

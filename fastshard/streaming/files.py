@@ -199,7 +199,7 @@ class StreamFiles:
         compression: str | None,
     ) -> str | bytes:
         """Return the path of a raw file, decompressed if need be, or its bytes."""
-        from fastshard.streaming.codecs.raw_files import open_raw
+        from fastshard.codecs.raw_files import open_raw
 
         try:
             return open_raw(
@@ -313,7 +313,7 @@ class StreamFiles:
         settings: Settings,
     ) -> tuple[Any, str, str]:
         """Fetch a compressed file whole; keep the raw one in the cache, if any."""
-        from fastshard.streaming.codecs.raw_files import store_raw
+        from fastshard.codecs.raw_files import store_raw
 
         path = redact(self.path(raw.basename))
         if settings.cache_dir is None:
@@ -336,7 +336,7 @@ class StreamFiles:
     def _decompress(
         self, file: RemoteFile, raw: FileInfo, zipped: FileInfo, compression: str
     ) -> bytes:
-        from fastshard.streaming.codecs.compression import parse_compression
+        from fastshard.codecs.compression import parse_compression
 
         data = file.read(0, file.nbytes)
         self._check_data(data, zipped, file.path)
@@ -363,7 +363,7 @@ class StreamFiles:
 
     def _check_data(self, data: bytes, info: FileInfo, path: str) -> None:
         """Compare bytes with the hash of ``validate_hash=``."""
-        from fastshard.streaming.codecs.raw_files import check_data_hash
+        from fastshard.codecs.raw_files import check_data_hash
 
         check_data_hash(data, path, info, self.validate_hash)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.json import parse_value
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 from fastshard.remote.urls import redact
@@ -49,8 +49,8 @@ class StreamingFormat(Format):
             return False
         if len(head) < HEAD_BYTES:
             try:
-                index = json.loads(head)
-            except (ValueError, RecursionError):  # damaged: reading it tells where
+                index = parse_value(head, INDEX_NAME)
+            except ValueError:  # damaged: reading it tells where
                 return SHARDS.search(head) is not None
             else:
                 return index.get("version") == 2 and isinstance(

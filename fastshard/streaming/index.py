@@ -17,6 +17,7 @@ from fastshard._core.streaming.index import (
     ShardTable,
     parse_index,
 )
+from fastshard._util.json import parse_json
 from fastshard.errors import FormatError
 from fastshard.remote.file import open_remote
 from fastshard.remote.options import Settings
@@ -515,10 +516,8 @@ def _object_of(file: FileInfo | None) -> dict[str, Any] | None:
 
 
 def _parse_value(text: bytes, path: str, where: int) -> Any:
-    try:
-        return json.loads(text.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:  # a number with too many digits
-        raise FormatError(f"not JSON: {error}", path, where) from None
+    decoded = text.decode("utf-8", "surrogateescape")  # names of files
+    return parse_json(decoded, path, where, surrogates=True)
 
 
 def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardConfig:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastshard._core.streaming.index import LARGEST_INDEX
 from fastshard._util.files import make_directory
+from fastshard._util.json import parse_json
 from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.streaming.index import FORMATS, INDEX_NAME, read_index
 from fastshard.streaming.write.base import URL, save_index
@@ -157,12 +158,7 @@ def _shards_of(path: str, base: str) -> list[dict[str, Any]]:
 def _read_shards(path: str) -> list[dict[str, Any]]:
     with open(path, "rb") as file:
         text = file.read(LARGEST_INDEX + 1)
-    if len(text) > LARGEST_INDEX:
-        raise FormatError("the index is too large", path, LARGEST_INDEX)
-    try:
-        index = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"not JSON: {error}", path, 0) from error
+    index = parse_json(text, path, limit=LARGEST_INDEX, surrogates=True)
     shards = index.get("shards") if isinstance(index, dict) else None
     if not isinstance(shards, list) or not all(isinstance(s, dict) for s in shards):
         raise FormatError("not an index: no list of shards", path, 0)

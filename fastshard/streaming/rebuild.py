@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -11,14 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastshard.errors import FormatError, ShardNotFoundError
-from fastshard.streaming.codecs.compression import (
+from fastshard._util.json import parse_json
+from fastshard.codecs.compression import (
     COMPRESSIONS,
     INPUT_BYTES,
     Codec,
     parse_compression,
 )
-from fastshard.streaming.codecs.hashes import HASHES, hash_file, open_hash
+from fastshard.codecs.hashes import HASHES, hash_file, open_hash
+from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.streaming.index import read_index
 from fastshard.streaming.write.base import dump_config, save_index
 
@@ -251,9 +251,10 @@ def _parse_head(data: bytes, samples: int, text: bytes, path: str) -> ShardHead:
     offsets = np.frombuffer(data, "<u4", samples + 1, 4)
     where = 4 + 4 * (samples + 1)
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError("no configuration", path, where) from error
+        config = parse_json(text, path, where, surrogates=True)
+    except FormatError as error:
+        reason = f"the configuration is {error.reason}"
+        raise FormatError(reason, path, error.offset) from None
     if not isinstance(config, dict):
         raise FormatError("no configuration", path, where)
     wraps = int(np.count_nonzero(offsets[1:] < offsets[:-1]))

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
+from fastshard.codecs.hashes import HASHES, open_hash
+from fastshard.codecs.verification import compare_hashes, find_file_faults
 from fastshard.dataset.verify import Fault
 from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.remote.options import Settings
-from fastshard.streaming.codecs.hashes import HASHES, open_hash
-from fastshard.streaming.codecs.verification import compare_hashes, find_file_faults
 from fastshard.streaming.index import FileInfo
 
 __all__ = ["verify_set"]

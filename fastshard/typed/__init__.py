@@ -80,8 +80,7 @@ def __getattr__(name: str) -> Any:
         raise missing_name(name, modules[__name__])
     known = _ALIASES.get(name, name)
     home = _MODULES.get(known, "errors")
-    package = "fastshard" if home == "errors" else __name__
-    module = import_module(f"{package}.{home}")
+    module = import_module(f"fastshard.{home}")
     value = globals()[name] = getattr(module, known)
     return value
 

@@ -1,3 +1,51 @@
+from fastshard.atmosphere.at_uri import AtUri as AtUri
+from fastshard.atmosphere.blobs.source import BlobSource as BlobSource
+from fastshard.atmosphere.blobs.store import PDSBlobStore as PDSBlobStore
+from fastshard.atmosphere.blobs.store import ShardUploadResult as ShardUploadResult
+from fastshard.atmosphere.cid import generate_cid as generate_cid
+from fastshard.atmosphere.cid import verify_cid as verify_cid
+from fastshard.atmosphere.client import Atmosphere as Atmosphere
+from fastshard.atmosphere.index import AtmosphereIndex as AtmosphereIndex
+from fastshard.atmosphere.index import (
+    AtmosphereIndexEntry as AtmosphereIndexEntry,
+)
+from fastshard.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
+from fastshard.atmosphere.loading.label import LabelLoader as LabelLoader
+from fastshard.atmosphere.loading.lens import LensLoader as LensLoader
+from fastshard.atmosphere.loading.lens import (
+    VerificationLoader as VerificationLoader,
+)
+from fastshard.atmosphere.loading.schema import SchemaLoader as SchemaLoader
+from fastshard.atmosphere.promotion import (
+    promote_to_atmosphere as promote_to_atmosphere,
+)
+from fastshard.atmosphere.publishing.dataset import (
+    DatasetPublisher as DatasetPublisher,
+)
+from fastshard.atmosphere.publishing.label import LabelPublisher as LabelPublisher
+from fastshard.atmosphere.publishing.lens import LensPublisher as LensPublisher
+from fastshard.atmosphere.publishing.lens import (
+    VerificationPublisher as VerificationPublisher,
+)
+from fastshard.atmosphere.publishing.schema import (
+    SchemaPublisher as SchemaPublisher,
+)
+from fastshard.catalog.default import get_default_index as get_default_index
+from fastshard.catalog.default import set_default_index as set_default_index
+from fastshard.catalog.entry import DatasetEntry as DatasetEntry
+from fastshard.catalog.entry import IndexEntry as IndexEntry
+from fastshard.catalog.index import Index as AbstractIndex
+from fastshard.catalog.index import Index as Index
+from fastshard.catalog.loading.load import load_dataset as load_dataset
+from fastshard.catalog.providers.create import create_provider as create_provider
+from fastshard.catalog.providers.protocol import IndexProvider as IndexProvider
+from fastshard.catalog.providers.protocol import LabelRow as LabelRow
+from fastshard.catalog.repository import Repository as Repository
+from fastshard.catalog.repository import create_repository as create_repository
+from fastshard.catalog.schema_calls import LocalSchemaRecord as LocalSchemaRecord
+from fastshard.catalog.schema_calls import SchemaNamespace as SchemaNamespace
+from fastshard.catalog.search import SearchResult as SearchResult
+from fastshard.catalog.search import SearchResults as SearchResults
 from fastshard.errors import AppViewError as AppViewError
 from fastshard.errors import AppViewRequiredError as AppViewRequiredError
 from fastshard.errors import AppViewUnavailableError as AppViewUnavailableError
@@ -18,61 +66,16 @@ from fastshard.errors import SessionError as SessionError
 from fastshard.errors import XrpcError as XrpcError
 from fastshard.typed import atmosphere as atmosphere
 from fastshard.typed import testing as testing
-from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
-from fastshard.typed.atmosphere.client import Atmosphere as Atmosphere
-from fastshard.typed.atmosphere.index import AtmosphereIndex as AtmosphereIndex
-from fastshard.typed.atmosphere.index import (
-    AtmosphereIndexEntry as AtmosphereIndexEntry,
-)
-from fastshard.typed.atmosphere.loading.dataset import DatasetLoader as DatasetLoader
-from fastshard.typed.atmosphere.loading.label import LabelLoader as LabelLoader
-from fastshard.typed.atmosphere.loading.lens import LensLoader as LensLoader
-from fastshard.typed.atmosphere.loading.lens import (
-    VerificationLoader as VerificationLoader,
-)
-from fastshard.typed.atmosphere.loading.schema import SchemaLoader as SchemaLoader
-from fastshard.typed.atmosphere.promotion import (
-    promote_to_atmosphere as promote_to_atmosphere,
-)
-from fastshard.typed.atmosphere.publishing.dataset import (
-    DatasetPublisher as DatasetPublisher,
-)
-from fastshard.typed.atmosphere.publishing.label import LabelPublisher as LabelPublisher
-from fastshard.typed.atmosphere.publishing.lens import LensPublisher as LensPublisher
-from fastshard.typed.atmosphere.publishing.lens import (
-    VerificationPublisher as VerificationPublisher,
-)
-from fastshard.typed.atmosphere.publishing.schema import (
-    SchemaPublisher as SchemaPublisher,
-)
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
-from fastshard.typed.cid import generate_cid as generate_cid
-from fastshard.typed.cid import verify_cid as verify_cid
 from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
-from fastshard.typed.index.default import get_default_index as get_default_index
-from fastshard.typed.index.default import set_default_index as set_default_index
-from fastshard.typed.index.entry import DatasetEntry as DatasetEntry
-from fastshard.typed.index.entry import IndexEntry as IndexEntry
-from fastshard.typed.index.index import Index as AbstractIndex
-from fastshard.typed.index.index import Index as Index
-from fastshard.typed.index.providers.create import create_provider as create_provider
-from fastshard.typed.index.providers.protocol import IndexProvider as IndexProvider
-from fastshard.typed.index.providers.protocol import LabelRow as LabelRow
-from fastshard.typed.index.repository import Repository as Repository
-from fastshard.typed.index.repository import create_repository as create_repository
-from fastshard.typed.index.schema_calls import LocalSchemaRecord as LocalSchemaRecord
-from fastshard.typed.index.schema_calls import SchemaNamespace as SchemaNamespace
-from fastshard.typed.index.search import SearchResult as SearchResult
-from fastshard.typed.index.search import SearchResults as SearchResults
 from fastshard.typed.lenses.laws import LawFailure as LawFailure
 from fastshard.typed.lenses.lens import Lens as Lens
 from fastshard.typed.lenses.network import LensNetwork as LensNetwork
 from fastshard.typed.lenses.network import lens as lens
 from fastshard.typed.loading.dataset_dict import DatasetDict as DatasetDict
-from fastshard.typed.loading.load import load_dataset as load_dataset
 from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
 from fastshard.typed.logs import configure_logging as configure_logging
 from fastshard.typed.logs import get_logger as get_logger
@@ -81,7 +84,7 @@ from fastshard.typed.manifest.builder import ManifestBuilder as ManifestBuilder
 from fastshard.typed.manifest.executor import QueryExecutor as QueryExecutor
 from fastshard.typed.manifest.executor import SampleLocation as SampleLocation
 from fastshard.typed.manifest.fields import ManifestField as ManifestField
-from fastshard.typed.manifest.predicate import query_fields as query_fields
+from fastshard.typed.manifest.fields import query_fields as query_fields
 from fastshard.typed.manifest.shard_manifest import ShardManifest as ShardManifest
 from fastshard.typed.manifest.writer import ManifestWriter as ManifestWriter
 from fastshard.typed.sample_type import Packable as Packable
@@ -89,12 +92,9 @@ from fastshard.typed.sample_type import PackableSample as PackableSample
 from fastshard.typed.sample_type import packable as packable
 from fastshard.typed.schema import fingerprint as fingerprint
 from fastshard.typed.schema import schema_of as schema_of
-from fastshard.typed.sources.blob import BlobSource as BlobSource
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource
-from fastshard.typed.stores.blob import PDSBlobStore as PDSBlobStore
-from fastshard.typed.stores.blob import ShardUploadResult as ShardUploadResult
 from fastshard.typed.stores.disk import LocalDiskStore as LocalDiskStore
 from fastshard.typed.stores.protocol import AbstractDataStore as AbstractDataStore
 from fastshard.typed.stores.protocol import ShardWriteResult as ShardWriteResult

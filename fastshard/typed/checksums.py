@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import IO, Any, Protocol, cast
 
 from fastshard.errors import FastshardError
+from fastshard.formats.registry import scheme_format
 from fastshard.remote.urls import scheme_of
+from fastshard.typed.sources.opening import source_of_paths
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.url import URLSource
 
-__all__ = ["ChecksumEntry", "verify_checksums"]
+__all__ = ["ChecksumEntry", "checksums_of", "verify_checksums"]
 
 CHUNK = 1 << 20  # bytes that are read at a time
 
@@ -121,10 +123,9 @@ class Opener:
 
             found: DataSource = opener.open_entry(self._entry, DictSample).source
             return found
-        if urls and all(scheme_of(url) == "at" for url in urls):
-            from fastshard.typed.sources.blob import BlobSource
-
-            return BlobSource.from_refs(list(urls))
+        schemes = set(map(scheme_of, urls))
+        if len(schemes) == 1 and scheme_format(schemes.pop()) is not None:
+            return source_of_paths(list(urls))
         return None
 
 
@@ -147,3 +148,15 @@ def _digest(file: IO[bytes]) -> str:
     while chunk := file.read(CHUNK):
         sha256.update(chunk)
     return sha256.hexdigest()
+
+
+def checksums_of(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the digests by URL in metadata, without those of other types."""
+    found = metadata.get("checksums") if isinstance(metadata, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        url: digest
+        for url, digest in found.items()
+        if isinstance(url, str) and isinstance(digest, str)
+    }

@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from fastshard.dataset.loading import LoadedDataset
     from fastshard.dataset.verify import Fault
     from fastshard.typed.manifest.executor import SampleLocation
-    from fastshard.typed.manifest.predicate import FieldProxy, Fields, Predicate
+    from fastshard.where.predicate import FieldProxy, Fields, Predicate
 
     # `Dataset` alone is ``Dataset[DictSample]``.
     T = DefaultTypeVar("T", covariant=True, default=DictSample)
@@ -921,7 +921,8 @@ class Dataset(BaseDataset[T]):
         >>> ds.fields.label == "label 7"
         Predicate('label' eq 'label 7')
         """
-        from fastshard.typed.manifest.predicate import F, query_fields
+        from fastshard.typed.manifest.fields import query_fields
+        from fastshard.where.predicate import F
 
         is_typed = dataclasses.is_dataclass(self.sample_type)
         return query_fields(self.sample_type) if is_typed else F

@@ -235,7 +235,7 @@ class DictSample(FieldMap):
         payload = self._payload_bytes()
         if payload is not None:
             return payload
-        from fastshard.typed.write.values import pack
+        from fastshard.typed.kinds.values import pack
 
         return pack(self.to_dict())
 

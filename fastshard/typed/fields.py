@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fastshard._core.typed.encode import PayloadEncoder
-    from fastshard.typed.write.values import ArrayFormat
+    from fastshard.typed.kinds.values import ArrayFormat
 
 __all__ = [
     "DeclaredField",
@@ -373,7 +373,7 @@ def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
     encoders = plans_of(cls).encoders
     encoder = encoders.get(array_format)
     if encoder is None:
-        from fastshard.typed.write.values import make_encoder
+        from fastshard.typed.kinds.values import make_encoder
 
         declared = declared_fields(cls)
         encoder = encoders[array_format] = make_encoder(

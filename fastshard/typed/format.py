@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
-    from fastshard.remote.options import RemoteOptions, Settings
+    from fastshard.remote.options import Settings
     from fastshard.typed.shardset import PackedSet
 
 __all__ = ["FORMAT"]
@@ -22,7 +22,6 @@ class PackedFormat(Format):
     reading = frozenset({"key", "lower", "mode"})
     is_remote = True
     reads_tars = True
-    schemes = frozenset({"at"})
 
     def marks(self, folder: Folder) -> bool:
         return False
@@ -31,21 +30,6 @@ class PackedFormat(Format):
         from fastshard.typed.shardset import PackedSet
 
         return PackedSet
-
-    def resolve(self, url: str, options: RemoteOptions) -> tuple[list[str], Settings]:
-        from fastshard.typed.commands.blobs import resolve
-
-        return resolve(url, options)
-
-    def download(
-        self,
-        name: str,
-        settings: Settings,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> int:
-        from fastshard.typed.commands.blobs import download
-
-        return download(name, settings, progress)
 
     def list_lines(
         self,
@@ -92,13 +76,9 @@ class PackedFormat(Format):
             return ds.verify(hashes=hashes)
 
     def add_commands(self, commands: Any) -> None:
-        from fastshard.typed.commands.datasets import add_datasets
         from fastshard.typed.commands.query import extend_query
-        from fastshard.typed.commands.schemas import add_schemas
 
         extend_query(commands)
-        add_datasets(commands)
-        add_schemas(commands)
 
 
 def paths_of(root: str | Sequence[str]) -> Sequence[str]:

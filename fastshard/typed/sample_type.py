@@ -6,7 +6,6 @@ import copyreg
 import dataclasses
 import functools
 import inspect
-import os
 import re
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import (
     runtime_checkable,
 )
 
+from fastshard._util.processes.forks import LockOwner
 from fastshard.typed.fields import declared_fields, encoder_of, plan_of, unpack
 from fastshard.typed.kinds.equality import equal_values
 
@@ -36,7 +36,7 @@ __all__ = ["Packable", "PackableSample", "new_key", "packable"]
 T = TypeVar("T")
 OPTIONS = ("eq", "order", "kw_only")  # of dataclasses, where a class is derived
 MAX_FRAMES = 16  # between a class statement and the base's `__init_subclass__`
-LOCK = threading.RLock()  # of classes that become dataclasses
+LOCK = LockOwner(threading.RLock)  # of classes that become dataclasses
 
 
 @runtime_checkable
@@ -338,7 +338,7 @@ def become_dataclass(cls: type) -> None:
     own = cls.__dict__
     if not is_planted(own.get("__init__")) and not is_lazy(cls):
         return
-    with LOCK:
+    with LOCK.lock:
         if is_lazy(cls):
             dataclasses.dataclass(**own["__fastshard_options__"])(cls)
         if is_planted(own.get("__init__")):
@@ -494,13 +494,3 @@ def spell(annotation: Any) -> str:
 def new_key() -> str:
     """Return a key that no other sample has."""
     return str(uuid.uuid4())
-
-
-def _after_fork() -> None:
-    """Replace the lock, which another thread of the parent may have held."""
-    global LOCK
-    LOCK = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import SampleDecoder
-from fastshard._core.typed.shard import decode_sample, make_packed_shard
+from fastshard._core.typed.shard import check_payload, decode_sample, make_packed_shard
 from fastshard.dataset.shardset import FIRST_SAMPLES
 from fastshard.dataset.tarset import TarSet
+from fastshard.dataset.verify import Fault, verify_dataset
+from fastshard.errors import FormatError, StaleIndexWarning
 from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import TarShard
+from fastshard.remote.urls import redact
 from fastshard.typed.samples import PackedSample, PackedSequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.dataset.locator import SampleLocator
-    from fastshard.dataset.verify import Fault
 
 __all__ = ["PackedSet"]
+
+MAX_FAULTS = 100  # of one shard
 
 
 class PackedSet(TarSet):
@@ -83,6 +88,32 @@ class PackedSet(TarSet):
         hashes : bool
             Compare members with the checksums that indexes record.
         """
-        from fastshard.typed.commands.verify import verify_set
+        faults = verify_dataset(self, hashes=hashes)
+        damaged = {fault.path for fault in faults}
 
-        return verify_set(self, hashes=hashes)
+        def verify(k: int) -> list[Fault]:
+            if redact(self.paths[k]) in damaged:
+                return []
+            try:
+                return verify_payloads(self.samples(k))
+            except (FormatError, OSError):
+                return []  # a fault of the tar or of its index
+
+        with warnings.catch_warnings():  # stale indexes are faults already
+            warnings.simplefilter("ignore", StaleIndexWarning)
+            for found in self.map_shards(verify, "verifying payloads"):
+                faults.extend(found)
+        return faults
+
+
+def verify_payloads(samples: PackedSequence) -> list[Fault]:
+    """Return the faults of the payloads of a shard."""
+    faults: list[Fault] = []
+    for i in range(len(samples)):
+        try:
+            check_payload(samples, i)
+        except FormatError as error:
+            faults.append(Fault(error.path, error.offset, error.member, error.reason))
+            if len(faults) == MAX_FAULTS:
+                break
+    return faults

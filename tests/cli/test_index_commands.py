@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshard import typed
+from fastshard.catalog.commands.index_options import has_password, with_password
 from fastshard.cli.entry import main
-from fastshard.typed.commands.index_options import has_password, with_password
 from support.marks import not_sanitized
 from support.processes import environment
 from support.servers.atproto.pds import FakePds

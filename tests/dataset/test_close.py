@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fastshard
+from fastshard.codecs import raw_files
 from fastshard.streaming import MDSWriter
-from fastshard.streaming.codecs import raw_files
 from support.builders import BUILDERS
 from support.servers.http import Server
 
@@ -128,7 +128,7 @@ def gate(monkeypatch):
 
 
 def test_close_ends_a_decompression_at_its_next_piece(tmp_path, gate, monkeypatch):
-    monkeypatch.setattr("fastshard.streaming.codecs.compression.PIECE_BYTES", 4096)
+    monkeypatch.setattr("fastshard.codecs.compression.PIECE_BYTES", 4096)
     folder = write_compressed(tmp_path / "data", "gz")
     entered, opened = gate
     ds = fastshard.open(folder)
@@ -146,7 +146,7 @@ def test_close_ends_a_decompression_at_its_next_piece(tmp_path, gate, monkeypatc
 
 
 def test_close_ends_the_decompression_of_other_threads(tmp_path, gate, monkeypatch):
-    monkeypatch.setattr("fastshard.streaming.codecs.compression.PIECE_BYTES", 4096)
+    monkeypatch.setattr("fastshard.codecs.compression.PIECE_BYTES", 4096)
     folder = write_compressed(tmp_path / "data", "gz")
     entered, opened = gate
     ds = fastshard.open(folder, prefetch=False)

@@ -153,7 +153,7 @@ def test_names_between_underscores_are_ignored(one):
         ("json", {"a": np.int64(1)}, TypeError, "int64"),
         ("json", object(), TypeError, "object"),
         ("json", "no json", ValueError, "JSON text"),
-        ("json", "[NaN]", ValueError, "JSON has no NaN"),
+        ("json", "[NaN]", ValueError, "NaN is not a finite number"),
         ("json", "a\ud800", ValueError, "JSON text"),
         ("json", '"\ud800"', ValueError, "surrogates"),
         ("npy", [1, 2], TypeError, "an array, or bytes, got list"),

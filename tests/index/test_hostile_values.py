@@ -16,9 +16,9 @@ import pytest
 
 import fastshard
 from fastshard._core.table.checksums import block_sums
+from fastshard.codecs.compression import parse_compression
 from fastshard.index.binary import HEADER, read_binary, seal_header
 from fastshard.index.dataset_file import DatasetIndex, write_dataset_index
-from fastshard.streaming.codecs.compression import parse_compression
 from support.builders import npy
 from support.marks import LONG, not_sanitized
 from support.processes import environment
@@ -149,7 +149,7 @@ def test_a_raw_size_allocates_only_what_is_decompressed(algo, nbytes):
 
 @pytest.mark.parametrize("algo", ["br", "gz", "zstd"])
 def test_a_large_raw_file_is_decompressed_whole(algo, monkeypatch):
-    monkeypatch.setattr("fastshard.streaming.codecs.compression.FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr("fastshard.codecs.compression.FIRST_BYTES", 1 << 20)
     data = np.random.default_rng(0).integers(0, 4, 5 << 20, "u1").tobytes()
     codec = parse_compression(f"{algo}:1")
     assert codec.decompress(codec.compress(data), len(data)) == data

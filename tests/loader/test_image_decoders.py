@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fastshard import FormatError, MissingLibraryError
-from fastshard.formats.decoders import IMAGES
+from fastshard.codecs.images import PLUGINS, READERS
 from fastshard.loader import image_decoders, images
 from fastshard.loader.image_header import KINDS, read_header
 from fastshard.loader.images import ImageOptions, ImageReader
@@ -43,7 +43,7 @@ def is_taken_by_pillow(view):
 
 
 def test_kinds_are_those_of_the_decoders_by_extension():
-    assert KINDS == IMAGES
+    assert KINDS == READERS
 
 
 @pytest.mark.parametrize("decoder", [None, "pillow"])
@@ -318,7 +318,7 @@ def test_without_simplejpeg_pillow_decodes(monkeypatch):
 
 
 def test_without_pillow_what_needs_it_names_it(monkeypatch):
-    for module, _ in image_decoders.PLUGINS.values():
+    for module, _ in PLUGINS.values():
         monkeypatch.setitem(image_decoders._libraries, f"PIL.{module}", None)
     monkeypatch.setitem(image_decoders._libraries, "simplejpeg", None)
     monkeypatch.setitem(image_decoders._libraries, "imagecodecs", None)
@@ -415,7 +415,7 @@ def test_pictures_of_pillows_own_tests(mode, orient, decoder):
 
 def _decode_whole(raw, mode, orient):
     try:
-        image = Image.open(io.BytesIO(raw), formats=IMAGES)
+        image = Image.open(io.BytesIO(raw), formats=READERS)
         image.load()
         stored = image.mode
         if orient:

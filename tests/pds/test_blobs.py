@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from fastshard import typed
+from fastshard.atmosphere.cid import cid_of_blob
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.typed.cid import cid_of_blob
 
 
 @pytest.fixture

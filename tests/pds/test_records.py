@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fastshard import typed
+from fastshard.atmosphere.cid import cid_of_blob, encode, generate_cid_from_bytes
 from fastshard.errors import (
     BlobNotFoundError,
     FormatError,
@@ -16,7 +17,6 @@ from fastshard.errors import (
     XrpcError,
 )
 from fastshard.typed import atmosphere
-from fastshard.typed.cid import cid_of_blob, encode, generate_cid_from_bytes
 from support.typed.index_data import COLLECTIONS
 
 NSID = "science.alt.dataset"

@@ -13,9 +13,9 @@ import pytest
 
 import fastshard
 from fastshard.cli import main
+from fastshard.codecs import raw_files
 from fastshard.errors import FormatError
 from fastshard.streaming import MDSWriter
-from fastshard.streaming.codecs import raw_files
 from support.servers.http import Server
 
 pytest.importorskip("cramjam")

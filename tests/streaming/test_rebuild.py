@@ -48,7 +48,7 @@ def test_raw_files_without_their_compressed_ones(copy_streaming):
 
 
 def test_br_without_its_library(copy_streaming, monkeypatch):
-    from fastshard.streaming.codecs import compression
+    from fastshard.codecs import compression
 
     monkeypatch.setattr(compression, "_find_brotli", lambda: None)
     monkeypatch.setattr("fastshard.streaming.rebuild.MAX_DATA", 1 << 20)

@@ -19,10 +19,10 @@ import atdata_lists
 import pytest
 
 from fastshard import typed
-from fastshard.typed.cid import generate_cid_from_bytes
-from fastshard.typed.index.entry import DatasetEntry
+from fastshard.atmosphere.cid import generate_cid_from_bytes
+from fastshard.catalog.entry import DatasetEntry
 
-INDEX = "fastshard.typed.index"
+INDEX = "fastshard.catalog"
 ATMOSPHERE = "fastshard.typed.atmosphere"
 ATMOSPHERE_MODULES = (
     *("_types", "_lexicon_types", "client", "labels", "lens", "records", "schema"),
@@ -157,7 +157,7 @@ def modules() -> dict[str, dict[str, Any]]:
     disk = names("fastshard.typed.stores.disk", "LocalDiskStore")
     s3 = names("fastshard.typed.stores.s3", "S3DataStore")
     atmo = atmosphere()
-    limits = names("fastshard.typed.stores.blob", "PDSBlobStore")
+    limits = names("fastshard.atmosphere.blobs.store", "PDSBlobStore")
     return {
         "_cid": {"generate_cid_from_bytes": generate_cid_from_bytes},
         "_helpers": {

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from fastshard import streaming as ours
 from fastshard._core.streaming.reader import ReaderBase
+from fastshard.codecs import compression, hashes
 from fastshard.errors import FormatError
-from fastshard.streaming.codecs import compression, hashes
 from fastshard.streaming.encodings import arrays, images, numbers, registry, rows, text
 
 LARGEST = 1 << 20  # bytes of data that the tests compress

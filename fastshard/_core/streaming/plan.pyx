@@ -34,10 +34,10 @@ from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset_of
 from fastshard._core.text cimport decode_text
 
-import json
 import sys
 from math import prod
 
+from fastshard._util.json import parse_json
 from fastshard.errors import FormatError
 
 cdef extern from "Python.h":
@@ -322,11 +322,10 @@ cdef class RowSchema:
             return 0
         data = (<const char *> at)[:size]
         try:
-            config = json.loads(data.decode())
-        except (ValueError, RecursionError) as error:
-            raise FormatError(
-                f"the config of the columns is no JSON: {error}", path, offset
-            ) from None
+            config = parse_json(data, path, offset, surrogates=True)
+        except FormatError as error:
+            reason = f"the config of the columns is {error.reason}"
+            raise FormatError(reason, path, error.offset) from None
         if not isinstance(config, dict):
             raise FormatError("the config is no JSON object", path, offset)
         for key, value in self.expected.items():

@@ -23,7 +23,6 @@ from fastshard._core.streaming.plan cimport (
 from fastshard._core.text cimport decode_text
 
 import json
-import json.decoder
 
 from fastshard.errors import FormatError
 
@@ -36,8 +35,10 @@ cdef enum:
     INT = 2
     FLOAT = 3
 
+cdef object scan_json
+from fastshard._util.json import scan_json
+
 cdef dict KINDS = {"str": STR, "int": INT, "float": FLOAT}
-cdef object scan_json = json.decoder.JSONDecoder().scan_once
 
 
 cdef OffsetTable read_meta(
@@ -216,7 +217,7 @@ cdef bint is_key(span_t *text, str name) except -1:
         return False
     try:
         spelled = (<const char *> text.at)[:text.left].decode()
-        return json.loads(f'"{spelled}"') == name
+        return scan_json(f'"{spelled}"', 0)[0] == name
     except ValueError:
         return False
 

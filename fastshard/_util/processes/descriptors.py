@@ -1,7 +1,10 @@
-"""The limit of open files, and how many descriptors may be kept open."""
+"""Descriptors: of regular files alone, and how many may be kept open."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 
 try:
@@ -9,8 +12,16 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["kept_limit"]
+__all__ = ["kept_limit", "open_regular"]
 
+# Follow no link, do not block on a pipe, do not translate line ends.
+SAFELY = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOINHERIT", 0)
+)
 SPARE = 80  # descriptors that stay free: 64, and those of files that threads open
 
 
@@ -32,3 +43,20 @@ def kept_limit(*, spared: bool = False) -> int:
     if limit < 0:  # RLIM_INFINITY
         return sys.maxsize
     return limit // 2 - SPARE // 2 if spared else limit - SPARE
+
+
+def open_regular(path: str, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file; return its descriptor.
+
+    By default a new file is private: its bytes may have needed credentials.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is a link, a pipe or a directory.
+    """
+    fd = os.open(path, flags | SAFELY, mode)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd

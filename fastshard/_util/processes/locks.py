@@ -7,16 +7,20 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from fastshard._util.processes.descriptors import open_regular
 
 __all__ = [
     "CONTENTION",
     "FLOCK",
     "HAS_RANGES",
+    "close_locked",
     "hold_file",
     "is_at",
     "lock_range",
+    "open_locked",
     "try_lock",
     "try_lock_content",
     "unlock",
@@ -110,6 +114,49 @@ def is_at(fd: int, path: str) -> bool:
         return False
 
 
+def open_locked(
+    path: str, may_wait: Callable[[int], bool] | None = None, mode: int = 0o666
+) -> tuple[int, bool | None] | None:
+    """Open a file, or create it, and lock it.
+
+    Parameters
+    ----------
+    may_wait : callable, optional
+        ``may_wait(fd)`` is called while the lock is held elsewhere: it pauses, and
+        returns whether to try again. By default nothing is waited for.
+    mode : int
+        Of a new file, less the umask.
+
+    Returns
+    -------
+    tuple or None
+        Its descriptor, and whether the lock was acquired, as of `try_lock`. None: the
+        file was renamed or removed before it was locked.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened, or is a link, a pipe or a directory.
+    """
+    fd = open_regular(path, os.O_RDWR | os.O_CREAT, mode)
+    keep = False
+    try:
+        locked = try_lock(fd)
+        while locked is False and may_wait is not None and may_wait(fd):
+            locked = try_lock(fd)
+        keep = not locked or is_at(fd, path)
+        return (fd, locked) if keep else None
+    finally:
+        if not keep:
+            close_locked(fd)
+
+
+def close_locked(fd: int) -> None:
+    """Unlock and close a file."""
+    unlock(fd)
+    os.close(fd)
+
+
 @contextmanager
 def hold_file(path: str) -> Iterator[None]:
     """Hold a lock by a file made for it, which is removed at the end.
@@ -122,18 +169,16 @@ def hold_file(path: str) -> Iterator[None]:
     OSError
         The file cannot be created.
     """
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    while True:
-        fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        locked = try_lock(fd)
-        if locked is None or (locked and is_at(fd, path)):
-            break
-        os.close(fd)  # held, or removed by its last holder
-        time.sleep(0 if locked else POLL)
+
+    def pause(fd: int) -> bool:
+        time.sleep(POLL)
+        return True
+
+    while (found := open_locked(path, pause)) is None:
+        pass  # removed by its last holder
     try:
         yield
     finally:
         with suppress(OSError):
             os.unlink(path)
-        unlock(fd)
-        os.close(fd)
+        close_locked(found[0])

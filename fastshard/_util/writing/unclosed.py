@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from weakref import ref
 
+from fastshard._util.processes.forks import at_fork
 from fastshard._util.terminal import escape_line
 from fastshard.errors import UnclosedWriterWarning
 
@@ -127,5 +128,4 @@ def _report_all() -> None:
 
 
 _exit_call = ExitCall(_report_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_writers.clear)
+at_fork(after_in_child=_writers.clear)

@@ -140,9 +140,9 @@ class MultiIndexTarSet(TarSet):
             return read_local_index(path)
         data = read_remote(path, self.settings)
         if path.partition("?")[0].endswith(".json"):
-            from fastshard.index.jsonfile import parse_json
+            from fastshard.index.jsonfile import parse_json_index
 
-            return parse_json(data, redact(path), None)[0]
+            return parse_json_index(data, redact(path), None)[0]
         from fastshard.index.binary import parse_binary
 
         return parse_binary(data, redact(path)).contents(True, False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._util.json import parse_value, scan_json
 from fastshard.columnar.layout.packs import PACKED_TABLE, ROW_VERSION, row_column
 from fastshard.errors import FormatError
 
@@ -155,8 +155,6 @@ def shard_number(name: str) -> int | None:
     return number if is_valid else None
 
 
-# json.loads less its search for white space.
-SCAN_JSON: Any = vars(json.JSONDecoder())["scan_once"]
 MAX_EXCERPT = 80  # characters of bad text in an error
 
 
@@ -185,15 +183,15 @@ def parse_metadata(text: Any, sample_id: str, path: str) -> Any:
         return {}
     try:
         if type(text) is str:
-            value, end = SCAN_JSON(text, 0)
+            value, end = scan_json(text, 0)
             if end == len(text):
                 return value
         elif not isinstance(text, str):
             raise TypeError(f"{type(text).__name__} instead of text")
-        return json.loads(text)
+        return parse_value(text, path)
     except (ValueError, TypeError, RecursionError, StopIteration) as error:
         excerpt = repr(text)[:MAX_EXCERPT]
-        reason = str(error) or "no value"
+        reason = getattr(error, "reason", str(error)) or "no value"
         raise FormatError(
             f"metadata of sample {sample_id!r} is not JSON: {reason} in {excerpt}",
             path,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastshard._core.columnar.metadata import encode_flat
+from fastshard._util.json import parse_value
 from fastshard._util.writing.dtypes import explain_unnamed
 from fastshard.columnar.layout.headers import MAX_HEADER
 from fastshard.columnar.layout.packs import MAX_ROW_BYTES, MAX_ROWS
@@ -274,7 +275,9 @@ def encode_metadata(
         metadata = dict(metadata)
     try:
         text = _encode_json(metadata)
-        collides = not _are_all_str(metadata) and len(json.loads(text)) < len(metadata)
+        collides = not _are_all_str(metadata) and (
+            len(parse_value(text, "<metadata>")) < len(metadata)
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"the metadata{_of_sample(sample_id)} cannot be JSON: {error}{_hint(error)}"

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
-from weakref import WeakMethod, WeakSet
+from weakref import WeakMethod
 
 from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import near_fields, near_names, spell
+from fastshard._util.processes.forks import ForkAware
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -43,21 +44,10 @@ HAS_SIZES = (
     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fastshard_shards'"
 )
 METADATA = "SELECT meta_json FROM samples WHERE id = ?"
-snapshots: WeakSet[Snapshot] = WeakSet()
 inherited_connections: list[ReaderConnection] = []  # the parent's; never closed
 
 
-def _reset_after_fork() -> None:
-    """Drop the parent's connections in a forked child: SQLite's locks are not ours."""
-    for snapshot in list(snapshots):
-        snapshot.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-class Snapshot:
+class Snapshot(ForkAware):
     """State of a columnar dataset when it was opened or last refreshed.
 
     A forked child opens the index again at its first use and sees the state of that
@@ -131,10 +121,10 @@ class Snapshot:
         self._lease = Lease(self.home)
         self._inherited_lease: Lease | None = None  # the parent's, after a fork
         self.connect()
-        snapshots.add(self)
+        super().__init__()
 
     def reset_after_fork(self) -> None:
-        """Drop the connections and the lock that belong to the parent process."""
+        """Drop the parent's connections and lock: SQLite's locks are not ours."""
         for connection in (self.lookup_connection, self.query_connection):
             if connection is not None:
                 # Closing it would drop the parent's locks.

@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from fastshard._core.dataset.npy import keep_for_ever
+from fastshard._util.processes.descriptors import open_regular
+from fastshard._util.processes.forks import at_fork
 from fastshard._util.processes.locks import CONTENTION, try_lock, unlock
 from fastshard._util.writing.unclosed import ExitCall
 from fastshard.errors import WriterLockedError
@@ -61,7 +63,7 @@ class WriterLock:
 
     def __init__(self, root: str) -> None:
         path = os.path.join(root, LOCK)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        fd = open_regular(path, os.O_RDWR | os.O_CREAT, 0o666)  # no link: it is cut
         try:
             _wait_for_lock(fd)
         except OSError as error:
@@ -127,7 +129,7 @@ def is_locked(root: str) -> bool:
     if find_writer(root) is not None:
         return True
     try:
-        fd = os.open(os.path.join(root, LOCK), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        fd = open_regular(os.path.join(root, LOCK), os.O_RDWR)
     except FileNotFoundError:
         return False
     except OSError:
@@ -254,5 +256,4 @@ def _disable_in_child() -> None:
     _writers.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disable_in_child)
+at_fork(after_in_child=_disable_in_child)

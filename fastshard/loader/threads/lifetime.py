@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from typing import Protocol
 from weakref import ref
 
+from fastshard._util.processes.forks import at_fork
 from fastshard.loader.threads.pipeline import STOP_SECONDS, Pipeline
 
 __all__ = ["register_loader", "register_pipeline", "unregister_pipeline"]
@@ -65,5 +65,4 @@ def _continue_in_child() -> None:
 
 
 atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_continue_in_child)
+at_fork(after_in_child=_continue_in_child)

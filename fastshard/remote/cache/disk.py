@@ -5,21 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import sys
 import tempfile
-import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from fastshard._util.processes.locks import try_lock, unlock
+from fastshard._util.processes.forks import LockOwner
+from fastshard._util.processes.locks import close_locked, open_locked
 
 __all__ = [
-    "LockOwner",
     "append_to",
     "disk_bytes",
-    "open_regular",
     "read_at",
     "remove_tree",
     "touch",
@@ -28,65 +24,11 @@ __all__ = [
     "write_at",
 ]
 
-# Follow no link, do not block on a pipe, do not translate line ends.
-SAFELY = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)
-MODE = 0o600  # of new files: the bytes may have needed credentials
 BLOCK = 512  # unit of `st_blocks`, bytes
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
 GONE = ".gone"  # suffix of a directory that is being removed
 
-_all_locked: weakref.WeakSet[LockOwner] = weakref.WeakSet()
-_seeking = threading.Lock()  # without pread: makes seek and read atomic
-
-
-class LockOwner:
-    """Owner of a lock that is free in a forked child.
-
-    Attributes
-    ----------
-    lock : threading.Lock
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        _all_locked.add(self)
-
-    def reset_after_fork(self) -> None:
-        """Reset state in a forked child: the parent held the lock during the fork."""
-
-
-def _free_locks() -> None:
-    global _seeking
-    _seeking = threading.Lock()
-    for one in list(_all_locked):
-        if one.lock.locked():
-            one.reset_after_fork()
-        one.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
-
-
-def open_regular(path: str, flags: int) -> int:
-    """Open a regular file; return its descriptor.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is a link, a pipe or a directory.
-    """
-    fd = os.open(path, flags | SAFELY, MODE)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return fd
+_seeking = LockOwner()  # without pread: makes seek and read atomic
 
 
 def read_at(fd: int, view: memoryview, offset: int) -> bool:
@@ -108,7 +50,7 @@ def _read_some(fd: int, view: memoryview, offset: int) -> int:
     if hasattr(os, "pread"):
         data = os.pread(fd, len(view), offset)
     else:
-        with _seeking:
+        with _seeking.lock:
             os.lseek(fd, offset, os.SEEK_SET)
             data = os.read(fd, len(view))
     view[: len(data)] = data
@@ -132,7 +74,7 @@ def _write_some(fd: int, view: memoryview, offset: int) -> int:
     if hasattr(os, "pwrite"):
         count: int = os.pwrite(fd, view, offset)
         return count
-    with _seeking:
+    with _seeking.lock:
         os.lseek(fd, offset, os.SEEK_SET)
         return os.write(fd, view)
 
@@ -193,16 +135,15 @@ def try_lock_file(path: str) -> Iterator[bool]:
     The file is created. Where that is impossible, and on a file system without locks,
     it always yields True.
     """
-    fd = -1
+    found: tuple[int, bool | None] | None = -1, None
     with suppress(OSError):
-        fd = open_regular(path, os.O_RDWR | os.O_CREAT)
+        found = open_locked(path, mode=0o600)
+    if found is None:
+        yield False
+        return
+    fd, locked = found
     try:
-        locked = fd < 0 or try_lock(fd) is not False
-        try:
-            yield locked
-        finally:
-            if fd >= 0 and locked:
-                unlock(fd)  # closing is not enough: a forked child shares the lock
+        yield locked is not False
     finally:
         if fd >= 0:
-            os.close(fd)
+            close_locked(fd)

@@ -16,12 +16,11 @@ import zlib
 from contextlib import suppress
 
 from fastshard._core.io.source import lower_descriptor
-from fastshard._util.processes.descriptors import kept_limit
+from fastshard._util.processes.descriptors import kept_limit, open_regular
+from fastshard._util.processes.forks import LockOwner
 from fastshard.remote.cache.disk import (
-    LockOwner,
     append_to,
     disk_bytes,
-    open_regular,
     read_at,
     write_at,
 )

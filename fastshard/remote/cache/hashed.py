@@ -21,8 +21,11 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import replace_file
+from fastshard._util.processes.descriptors import open_regular
+from fastshard._util.processes.forks import ForkAware, LockOwner
 from fastshard._util.processes.locks import try_lock
 from fastshard._util.processes.machine import boot_id
+from fastshard.codecs.hashes import hash_file
 from fastshard.remote.cache.directory import (
     HASHED,
     NEW,
@@ -31,9 +34,7 @@ from fastshard.remote.cache.directory import (
     remove_leftovers,
 )
 from fastshard.remote.cache.disk import (
-    LockOwner,
     append_to,
-    open_regular,
     remove_tree,
     touch,
     try_lock_file,
@@ -45,7 +46,6 @@ from fastshard.remote.transport import ObjectInfo
 
 __all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "locked"]
 
-CHUNK = 1 << 20  # bytes that are hashed at a time
 BETWEEN = 0.002  # seconds between two attempts to lock an object
 TOUCH = 5.0  # seconds between two updates of the time of the last use
 ATTEMPTS = 5  # to name an entry that others name, too
@@ -346,11 +346,12 @@ def locked(
         time.sleep(BETWEEN)
 
 
-class _InProcess(LockOwner):
+class _InProcess(LockOwner, ForkAware):
     """Objects that threads of this process hold; none in a forked child."""
 
     def __init__(self) -> None:
-        super().__init__()
+        LockOwner.__init__(self)
+        ForkAware.__init__(self)
         self.paths: set[str] = set()
 
     def reset_after_fork(self) -> None:
@@ -358,8 +359,6 @@ class _InProcess(LockOwner):
 
 
 _in_process = _InProcess()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_process.reset_after_fork)
 
 
 def _create(path: str) -> int:
@@ -409,9 +408,5 @@ def _read_mark(folder: str) -> bytes | None:
 
 
 def _hash_file(path: str) -> bytes:
-    sha256 = hashlib.sha256()
-    room = memoryview(bytearray(CHUNK))
-    with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
-        while count := file.readinto(room):
-            sha256.update(room[:count])
-    return sha256.digest()
+    found = hash_file(open_regular(path, os.O_RDONLY), ["sha256"])
+    return bytes.fromhex(found["sha256"])

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from fastshard._util.files import replace_file
-from fastshard._util.processes.descriptors import kept_limit
+from fastshard._util.processes.descriptors import kept_limit, open_regular
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
 from fastshard.remote.cache.directory import (
@@ -30,9 +31,7 @@ from fastshard.remote.cache.directory import (
     survey,
 )
 from fastshard.remote.cache.disk import (
-    LockOwner,
     append_to,
-    open_regular,
     remove_tree,
     touch,
     try_lock_folder,

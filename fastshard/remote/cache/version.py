@@ -7,7 +7,8 @@ import json
 import os
 from typing import NamedTuple
 
-from fastshard.remote.cache.disk import open_regular
+from fastshard._util.json import parse_json
+from fastshard._util.processes.descriptors import open_regular
 from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 
 __all__ = ["ObjectVersion", "hash_url", "hash_version", "read_version"]
@@ -52,11 +53,11 @@ def read_version(path: str) -> ObjectVersion | None:
     """Read a version file; return None if it is missing or damaged."""
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            table = json.loads(file.read(MOST_TEXT))
+            table = parse_json(file.read(MOST_TEXT), path, surrogates=True)
         info = ObjectInfo(table["nbytes"], table["tag"], table["mtime_ns"])
         version = ObjectVersion(table["url"], info)
         texts = version.url, info.tag, table["check"]
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError):
         return None
     if any(type(text) is not str for text in texts):
         return None

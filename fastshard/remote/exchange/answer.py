@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-__all__ = ["MAX_JSON", "Answer", "parse_json"]
+from fastshard._util.json import parse_json
+from fastshard.errors import FormatError
+
+__all__ = ["MAX_JSON", "Answer"]
 
 MAX_JSON = 10 << 20  # bytes
-MAX_DEPTH = 100  # of lists and objects inside each other
 JSON_TYPE = re.compile(r"(?:application|text)/(?:[\w.+-]*\+)?json(?:\s*;.*)?", re.ASCII)
-LONE = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")  # halves of a character
 
 
 class Answer:
@@ -59,66 +59,7 @@ class Answer:
         if self.kind and not JSON_TYPE.fullmatch(self.kind):
             found = self.headers.get("Content-Type", "")  # whole: it may hold a secret
             raise ValueError(f"expected JSON, got {found!r}")
-        return parse_json(self.body)
-
-
-def parse_json(data: bytes) -> Any:
-    """Parse JSON of an untrusted source.
-
-    Raises
-    ------
-    ValueError
-        The bytes are not JSON, have a number or a text that a record cannot hold, or
-        are nested deeper than `MAX_DEPTH`.
-    """
-    try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
-    except RecursionError:
-        raise ValueError("JSON is nested too deep") from None
-    except ValueError as error:
-        text = str(error).partition(" in position")[0]  # without a byte of it
-        raise ValueError(f"expected JSON: {text[:200]}") from None
-    _check_depth(value)
-    if LONE.search(data):
-        _check_texts(value)
-    return value
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += [x for x in each.values() if isinstance(x, dict | list)]
-            elif isinstance(each, list):
-                inner += [x for x in each if isinstance(x, dict | list)]
-        if not inner:
-            return
-        level = inner
-    raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
-
-
-def _check_texts(value: Any) -> None:
-    """Refuse texts with half a surrogate pair, which UTF-8 cannot encode."""
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            pending += [*each, *each.values()]
-        elif isinstance(each, list):
-            pending += each
-        elif isinstance(each, str) and not _is_text(each):
-            raise ValueError("JSON has half a surrogate pair in a text")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        try:
+            return parse_json(self.body, self.url, limit=MAX_JSON)
+        except FormatError as error:  # without its cause, which has the text
+            raise ValueError(f"expected JSON: {error.reason}") from None

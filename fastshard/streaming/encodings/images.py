@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastshard.codecs import images as codecs
 from fastshard.errors import FormatError
 from fastshard.streaming.encodings.base import (
     Buffer,
@@ -31,10 +32,6 @@ __all__ = [
     "PNGEncoding",
 ]
 
-# Pillow's readers that may see a field's bytes. Others are not meant for untrusted
-# bytes: one of them starts Ghostscript.
-READERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-RARE_READERS = ("JPEG2000", "AVIF", "ICO")  # some builds of Pillow lack them
 MODES = {  # bits of a pixel
     **dict.fromkeys(("L", "P"), 8),
     **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 16),
@@ -146,16 +143,11 @@ def open_image(data: Buffer) -> Any:
     """Return an image that reads its pixels at first use."""
     image = pillow()
     try:
-        try:
-            return image.open(io.BytesIO(data), formats=READERS)
-        except image.UnidentifiedImageError:
-            image.init()
-            rare = [name for name in RARE_READERS if name in image.OPEN]
-            return image.open(io.BytesIO(data), formats=rare)
+        return codecs.open_image(io.BytesIO(data), rare=True)
     except MemoryError:
         raise
     except image.UnidentifiedImageError as error:
-        kinds = ", ".join((*READERS, *RARE_READERS))
+        kinds = ", ".join((*codecs.READERS, *codecs.RARE_READERS))
         fail(f"not an image of a known kind ({kinds})", 0, error)
     except Exception as error:
         text = str(error).partition("\n")[0][:MAX_MESSAGE] or type(error).__name__

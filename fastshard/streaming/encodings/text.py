@@ -6,6 +6,7 @@ import json
 import pickle
 from typing import Any
 
+from fastshard._util.json import parse_value
 from fastshard.streaming.encodings.base import Buffer, Encoding, check_type, fail
 
 __all__ = [
@@ -14,7 +15,6 @@ __all__ = [
     "PickleEncoding",
     "StrEncoding",
     "decode_utf8",
-    "parse_json",
 ]
 
 
@@ -51,7 +51,7 @@ class JSONEncoding(Encoding):
         return json.dumps(obj).encode()
 
     def decode(self, data: Buffer) -> Any:
-        return parse_json(data)
+        return parse_value(data, "<view>")
 
 
 class PickleEncoding(Encoding):
@@ -77,17 +77,3 @@ def decode_utf8(data: Buffer) -> str:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
         fail(f"not UTF-8: {error.reason}", error.start, error)
-
-
-def parse_json(data: Buffer) -> Any:
-    """Return the value of JSON in UTF-8."""
-    text = decode_utf8(data)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = len(text[: error.pos].encode())
-        fail(f"not JSON: {error.msg}", at, error)
-    except RecursionError as error:
-        fail("not JSON: nested too deeply", 0, error)
-    except ValueError as error:  # an integer of too many digits
-        fail(f"not JSON: {error}", 0, error)

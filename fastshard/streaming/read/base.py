@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastshard._core.streaming.reader import OpenRows, ReaderBase
+from fastshard.codecs.raw_files import locate, open_raw
 from fastshard.errors import FormatError
-from fastshard.streaming.codecs.raw_files import locate, open_raw
 from fastshard.streaming.index import (
     INDEX_NAME,
     FileInfo,

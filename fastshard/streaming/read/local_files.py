@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from fastshard.codecs.raw_files import StoredFile, locate
 from fastshard.errors import FormatError
-from fastshard.streaming.codecs.raw_files import StoredFile, locate
 
 __all__ = [
     "LocalShard",

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from fastshard._util.files import make_directory, replace_file, sync_directory
 from fastshard._util.processes.temporaries import sweep
 from fastshard._util.writing.unclosed import Loss, report_dropped, report_ended, watch
+from fastshard.codecs.compression import COMPRESSIONS, parse_compression
+from fastshard.codecs.hashes import HASHES, open_hash
 from fastshard.errors import ClosedError
-from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
-from fastshard.streaming.codecs.hashes import HASHES, open_hash
 from fastshard.streaming.encodings.base import Buffer
 from fastshard.streaming.index import INDEX_NAME, parse_size_limit
 

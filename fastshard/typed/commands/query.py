@@ -91,8 +91,8 @@ def find(ds: Dataset[Any], where: str | None) -> list[int]:
     """
     if where is None:
         return list(range(len(ds)))
-    from fastshard.typed.manifest.expression import parse_condition
     from fastshard.typed.manifest.query import find_positions
+    from fastshard.where.expression import parse_condition
 
     try:
         return find_positions(ds, parse_condition(where))

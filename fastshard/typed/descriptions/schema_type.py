@@ -5,12 +5,13 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import json
-import os
 import threading
 import types
 from typing import Any
 from weakref import WeakValueDictionary
 
+from fastshard._util.json import parse_value
+from fastshard._util.processes.forks import LockOwner
 from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
 from fastshard.typed.descriptions.structure import Structure
 from fastshard.typed.fields import declared_fields
@@ -20,7 +21,7 @@ from fastshard.typed.sample_type import PackableSample, become_dataclass
 
 __all__ = ["SchemaType", "load_type", "make_type"]
 
-LOCK = threading.RLock()
+LOCK = LockOwner(threading.RLock)
 
 
 class SchemaType(type):
@@ -70,7 +71,7 @@ def make_type(structure: Structure, ref: str | None = None) -> type[PackableSamp
     """
     content = dump(structure)
     key = ref or "", content
-    with LOCK:
+    with LOCK.lock:
         made = MADE.get(key)
         if made is None:
             made = MADE[key] = build(structure, ref, content)
@@ -86,7 +87,8 @@ def load_type(content: str, ref: str | None) -> type[PackableSample]:
         As the type's ``__schema_content__``.
     ref : str or None
     """
-    return make_type(from_local_json(json.loads(content), ref or "schema"), ref)
+    where = ref or "schema"
+    return make_type(from_local_json(parse_value(content, where), where), ref)
 
 
 def dump(structure: Structure) -> str:
@@ -152,13 +154,3 @@ def reduce_type(cls: SchemaType) -> str | tuple[Any, ...]:
 
 
 copyreg.pickle(SchemaType, reduce_type)
-
-
-def _after_fork() -> None:
-    """Replace the lock, which another thread of the parent may have held."""
-    global LOCK
-    LOCK = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from functools import reduce
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from fastshard._util.processes.forks import LockOwner
 from fastshard.errors import LensNotFoundError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.lenses.dict_lens import dict_lens
@@ -68,7 +68,7 @@ class LensNetwork:
     _views: WeakKeyDictionary[type, WeakKeyDictionary[type, ref[AnyLens]]]
     _kept: HeldLenses  # of types that take no attributes
     _pending: list[AnyLens]  # whose annotations name types that do not exist yet
-    _lock: threading.RLock
+    _lock: LockOwner
 
     _network: LensNetwork | None = None
 
@@ -78,7 +78,7 @@ class LensNetwork:
             network._views = WeakKeyDictionary()
             network._kept = HeldLenses()
             network._pending = []
-            network._lock = threading.RLock()
+            network._lock = LockOwner(threading.RLock)
             LensNetwork._network = network
         return LensNetwork._network
 
@@ -109,7 +109,7 @@ class LensNetwork:
         self._register(lens, 3)
 
     def _register(self, lens: AnyLens, stacklevel: int) -> None:
-        with self._lock:
+        with self._lock.lock:
             try:
                 source, view = lens.source_type, lens.view_type
             except UnresolvedTypeError:
@@ -141,7 +141,7 @@ class LensNetwork:
         >>> caption_of in network
         False
         """
-        with self._lock:
+        with self._lock.lock:
             self._resolve_pending()
             if lens in self._pending:
                 self._pending.remove(lens)
@@ -208,7 +208,7 @@ class LensNetwork:
         >>> network.find(Caption, ImageSample) is None
         True
         """
-        with self._lock:
+        with self._lock.lock:
             self._resolve_pending()
             found = self._get(source, view)
             if found is None and source is view:
@@ -224,7 +224,7 @@ class LensNetwork:
 
     def __iter__(self) -> Iterator[AnyLens]:
         """Iterate over the registered lenses, in the order of their sources."""
-        with self._lock:
+        with self._lock.lock:
             self._resolve_pending()
             lenses = [lens for source in [*self._views] for lens in self._from(source)]
         return iter(lenses)
@@ -364,17 +364,6 @@ def _later_of(a: type, b: type) -> type:
         for kind in (a, b)
     )
     return b if at_a < at_b else a
-
-
-def _after_fork() -> None:
-    """Replace a lock that another thread of the parent may have held."""
-    network = LensNetwork._network
-    if network is not None:
-        network._lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def lens(f: Callable[[S], V]) -> Lens[S, V]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable
 from typing import Any
 
-from fastshard.typed.kinds.registry import kind_of_value
 from fastshard.typed.manifest.fields import AggregateKind
+from fastshard.where.columns import plain_value
 
 __all__ = [
     "Aggregate",
@@ -16,7 +15,6 @@ __all__ = [
     "NumericAggregate",
     "SetAggregate",
     "create_aggregate",
-    "plain_value",
 ]
 
 
@@ -154,15 +152,3 @@ def create_aggregate(kind: AggregateKind | str) -> Aggregate:
     if kind not in TYPES:
         raise ValueError(f"Unknown aggregate kind: {kind!r}")
     return TYPES[kind]()
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value as manifests have it: of an enum or of NumPy as it is stored."""
-    if type(value).__module__ == "builtins":
-        return value
-    if isinstance(value, enum.Enum):
-        return value.value
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return value.item()
-    kind = kind_of_value(value)
-    return value if kind is None else kind.plain(value)

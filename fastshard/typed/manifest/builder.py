@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fastshard.typed.manifest.aggregates import create_aggregate, plain_value
+from fastshard.typed.manifest.aggregates import create_aggregate
 from fastshard.typed.manifest.fields import resolve_manifest_fields
 from fastshard.typed.manifest.rows import KEY, OFFSET, SIZE, ManifestRows
 from fastshard.typed.manifest.shard_manifest import ShardManifest
+from fastshard.where.columns import plain_value
 
 __all__ = ["ManifestBuilder"]
 

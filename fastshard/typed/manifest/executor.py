@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard.typed.manifest.bounds import is_ruled_out
-from fastshard.typed.manifest.predicate import FieldProxy, Predicate, as_predicate
 from fastshard.typed.manifest.rows import KEY, OFFSET, ManifestRows
 from fastshard.typed.manifest.shard_manifest import ShardManifest, manifest_path
+from fastshard.where.bounds import is_ruled_out
+from fastshard.where.predicate import FieldProxy, Predicate, as_predicate
 
 if TYPE_CHECKING:
     import pandas

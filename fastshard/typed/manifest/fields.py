@@ -10,9 +10,16 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastshard.typed.kinds.annotations import resolve
 from fastshard.typed.kinds.base import AggregateKind
-from fastshard.typed.kinds.registry import describe
+from fastshard.typed.kinds.registry import describe, kind_of_value
+from fastshard.where.columns import add_conversion
+from fastshard.where.predicate import Fields
 
-__all__ = ["AggregateKind", "ManifestField", "resolve_manifest_fields"]
+__all__ = [
+    "AggregateKind",
+    "ManifestField",
+    "query_fields",
+    "resolve_manifest_fields",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,3 +126,43 @@ def strip(annotation: Any) -> Any:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation
+
+
+def query_fields(sample_type: type) -> Fields:
+    """Return the fields of a type that queries can be on.
+
+    Parameters
+    ----------
+    sample_type : type
+        A packable class.
+
+    Returns
+    -------
+    Fields
+        Its attributes are `FieldProxy`.
+
+    Raises
+    ------
+    TypeError
+        The type is no packable class.
+
+    Examples
+    --------
+    >>> from fastshard.typed import query_fields
+    >>> F = query_fields(ImageSample)
+    >>> F
+    ImageSampleFields(label)
+    >>> F.label != "cat"
+    Predicate('label' ne 'cat')
+    """
+    names = resolve_manifest_fields(sample_type)
+    return Fields(names, f"{sample_type.__name__}Fields")
+
+
+def plain_of_kind(value: Any) -> Any:
+    """Return the plain value of one of a registered kind; others as they are."""
+    kind = kind_of_value(value)
+    return value if kind is None else kind.plain(value)
+
+
+add_conversion(plain_of_kind)

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from fastshard.typed.dict_sample import DictSample
-from fastshard.typed.manifest.bounds import is_ruled_out
 from fastshard.typed.manifest.builder import stored_value
 from fastshard.typed.manifest.executor import (
     SampleLocation,
@@ -21,11 +20,12 @@ from fastshard.typed.manifest.executor import (
 )
 from fastshard.typed.manifest.fields import resolve_manifest_fields
 from fastshard.typed.manifest.peeked import peek_samples
-from fastshard.typed.manifest.predicate import Predicate
 from fastshard.typed.manifest.proofs import Candidate, find_candidate
 from fastshard.typed.manifest.rows import ManifestRows
 from fastshard.typed.manifest.sidecar import ManifestSidecar
 from fastshard.typed.shardset import PackedSet
+from fastshard.where.bounds import is_ruled_out
+from fastshard.where.predicate import Predicate
 
 __all__ = ["find_positions", "locate", "match_shard"]
 

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.json import parse_value
 from fastshard.errors import FormatError, MissingLibraryError
+from fastshard.where.columns import FrameColumns
 
 if TYPE_CHECKING:
     import pandas
@@ -96,19 +98,8 @@ class ManifestRows:
 
 def rows_of_frame(frame: pandas.DataFrame) -> ManifestRows:
     """Return the rows of a DataFrame; NaN of columns without a dtype is None."""
-
-    def load(name: str) -> list[Any]:
-        values: list[Any] = frame[name].tolist()
-        if frame[name].dtype.kind == "f":
-            return values
-        # NaN and NA stand for None in columns of str and of objects.
-        return [None if is_missing(value) else value for value in values]
-
-    return ManifestRows(len(frame), [str(name) for name in frame.columns], load)
-
-
-def is_missing(value: Any) -> bool:
-    return value is None or value != value or type(value).__name__ == "NAType"
+    names = [str(name) for name in frame.columns]
+    return ManifestRows(len(frame), names, FrameColumns(frame).column)
 
 
 def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
@@ -223,8 +214,8 @@ def parse_list(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_value(text, "<column>")
+    except FormatError:
         return text
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.table.grouping import copy_keys, has_keys
+from fastshard._util.json import parse_value
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.urls import Url
@@ -48,7 +48,7 @@ def save_manifest(builder: ManifestBuilder, path: str) -> None:
         "shard_bytes": os.stat(path).st_size,
         "key_digest": digest_keys(manifest.rows.column(KEY)),
         "fingerprint": fingerprint(builder.sample_type),
-        "schema": json.loads(schema_of(builder.sample_type)),
+        "schema": parse_value(schema_of(builder.sample_type), "schema"),
         "header_digest": NO_DIGEST,  # filled in when it is written
     }
     base = path.removesuffix(".tar")

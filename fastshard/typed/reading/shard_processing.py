@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fastshard._util.files import replace_file
+from fastshard._util.json import parse_value
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError, PartialFailureError
 from fastshard.typed.reading.origin import FilteredOrigin
@@ -105,9 +106,9 @@ class Checkpoint:
             found = dict.fromkeys(lines, self.UNKNOWN)
         else:
             try:
-                found = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise self._broken(f"it is no JSON: {error}", 0) from None
+                found = parse_value(text, self.path)
+            except FormatError as error:
+                raise self._broken(error.reason, error.offset) from None
             if not isinstance(found, dict):
                 raise self._broken("expected a JSON object", 0)
         self._done = {name: found[name] for name in found}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import IO, ClassVar
 
 from fastshard.dataset.paths.listing import Location
+from fastshard.dataset.tarset import TarSet
 from fastshard.remote.file import open_remote
 from fastshard.remote.member_file import open_range
 from fastshard.remote.options import RemoteOptions
@@ -21,11 +22,11 @@ class ListedSource(ABC):
 
     Attributes
     ----------
-    has_blobs : bool
-        Whether they are blobs, which are downloaded whole.
+    set_type : type of TarSet or None
+        Set of the shards once they are open; None: by `fastshard.open`.
     """
 
-    has_blobs: ClassVar[bool] = False
+    set_type: ClassVar[type[TarSet] | None] = None
 
     @property
     @abstractmethod

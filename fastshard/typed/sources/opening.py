@@ -10,6 +10,7 @@ from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.paths.listing import Location, Source
 from fastshard.dataset.tarset import TarSet, require_tars
+from fastshard.formats.registry import scheme_format
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import scheme_of
 from fastshard.typed.sources.files import SourceLocation
@@ -39,20 +40,20 @@ def as_source(source: object) -> DataSource:
 
 
 def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedSource:
-    """Return the source of paths and URLs, or of the URLs of blobs.
+    """Return the source of paths and URLs; a format may have its own for a scheme.
 
     Raises
     ------
     FastshardError
         The source is a command.
     ValueError
-        A URL beside those of blobs is not of a blob.
+        A URL is not of the scheme of the first, which a format reads.
     """
     items = [source] if isinstance(source, str | os.PathLike) else source
-    if items and scheme_of(os.fspath(items[0])) == "at":
-        from fastshard.typed.sources.blob import BlobSource  # the network's client
-
-        return BlobSource.from_refs([os.fspath(each) for each in items], **options)
+    scheme = scheme_of(os.fspath(items[0])) if items else ""
+    own = scheme_format(scheme) if scheme else None
+    if own is not None:
+        return cast(ListedSource, own.source(list(map(os.fspath, items)), **options))
     return URLSource(source, **options)
 
 
@@ -83,10 +84,8 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}
-        if source.has_blobs:
-            from fastshard.typed.sources.blob_shards import BlobSet
-
-            return _open_as(BlobSet, location, options)
+        if source.set_type is not None:
+            return _open_as(source.set_type, location, options)
         return open_fields(cast(Source, location), packed=True, **options)
     from fastshard.typed.sources.stream import SourceSet
 

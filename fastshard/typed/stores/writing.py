@@ -44,9 +44,9 @@ from fastshard.typed.write.samples import (
 from fastshard.typed.write.shards import PackedWriter
 
 if TYPE_CHECKING:
+    from fastshard.typed.kinds.values import ArrayFormat
     from fastshard.typed.manifest.builder import ManifestBuilder
     from fastshard.typed.sources.protocol import DataSource
-    from fastshard.typed.write.values import ArrayFormat
 
 __all__ = [
     "SIDECARS",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from fastshard.errors import SchemaError
+from fastshard.typed.kinds.values import ArrayFormat, pack
 from fastshard.typed.write.shards import PackedWriter
-from fastshard.typed.write.values import ArrayFormat, pack
 
 if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset

@@ -162,3 +162,16 @@ def test_threads_share_a_writer(writer, root):
     assert {(int(s["a"]), int(s["b"])) for _, s in found.values()} == {
         (i, k) for i in range(200) for k in range(4)
     }
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed")
+def test_a_lock_file_that_is_a_link_is_refused(root, tmp_path):
+    ShardedDatasetWriter(root).close()
+    target = tmp_path / "target"
+    target.write_bytes(b"data")
+    lock = root / "writer.lock"
+    lock.unlink()
+    lock.symlink_to(target)
+    with pytest.raises(OSError, match="writer"):
+        ShardedDatasetWriter(root)
+    assert target.read_bytes() == b"data"

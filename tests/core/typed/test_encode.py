@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastshard import typed
 from fastshard.typed.fields import encoder_of
-from fastshard.typed.write.values import encode_array, make_encoder, pack
+from fastshard.typed.kinds.values import encode_array, make_encoder, pack
 
 msgpack = pytest.importorskip("msgpack")
 

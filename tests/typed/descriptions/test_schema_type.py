@@ -394,12 +394,12 @@ from fastshard import typed
 from fastshard.typed import sample_type
 from fastshard.typed.descriptions import schema_type
 from fastshard.typed.descriptions.structure import describe
-from fastshard.typed.index import default
+from fastshard.catalog import default
 
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with schema_type.LOCK, sample_type.LOCK, default._lock:
+    with schema_type.LOCK.lock, sample_type.LOCK.lock, default._lock.lock:
         held.set()
         end.wait()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastshard import StaleIndexWarning, build_index, typed
 from fastshard.typed.manifest import proofs, shard_manifest
-from fastshard.typed.manifest.predicate import F
+from fastshard.where.predicate import F
 from support.servers.http import Server
 
 pytest.importorskip("pyarrow")

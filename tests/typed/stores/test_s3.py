@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshard import typed
-from fastshard.typed.index.entry import DatasetEntry
+from fastshard.catalog.entry import DatasetEntry
 from fastshard.typed.stores.writing import write_to_store
 from support.marks import not_sanitized
 from support.servers.s3 import ACCESS, SECRET, Bucket, serve_s3

@@ -1,0 +1,156 @@
+"""JSON to objects, of untrusted bytes: the one place that calls `json` to parse.
+
+Documents (indexes, answers, schemas) are bounded, finite and text. Values of users are
+what Python's `json` writes: NaN, Infinity, halves of surrogate pairs. Of equal keys the
+last one counts. The parser of JSON indexes of tars, `fastshard._core.parse.json`, makes
+tables of extents without objects.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fastshard.errors import FormatError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["parse_json", "parse_value", "scan_json"]
+
+MAX_BYTES = 256 << 20  # of a document
+MAX_DEPTH = 100  # of lists and objects of a document inside each other
+MARK = "\ufeff"  # byte order mark
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate pair, escaped
+
+
+def parse_json(
+    data: Buffer | str,
+    path: str,
+    at: int = 0,
+    *,
+    limit: int = MAX_BYTES,
+    depth: int | None = MAX_DEPTH,
+    surrogates: bool = False,
+) -> Any:
+    """Parse a document.
+
+    Parameters
+    ----------
+    path, at
+        File or URL, and the byte of it that is the first, for errors.
+    limit
+        Largest size in bytes; of a `str` in characters.
+    depth
+        Most lists and objects inside each other. None: as `parse_value`.
+    surrogates
+        Accept halves of surrogate pairs, as names of files have that are not UTF-8.
+
+    Raises
+    ------
+    FormatError
+        The data are not JSON in UTF-8 (a byte order mark may precede it), exceed a
+        limit, or have a number that is not finite or has too many digits.
+    """
+    text = data if isinstance(data, str) else _decode(data, path, at, limit)
+    if len(text) > limit:
+        raise _too_large(len(text), path, at, limit)
+    value = _parse(STRICT, text, path, at)
+    if depth is not None:
+        _check_depth(value, depth, path, at)
+    is_plain = text.isascii() or text is not data  # what was decoded has none
+    if not (surrogates or (is_plain and HALF.search(text) is None)):
+        _check_texts(value, path, at)
+    return value
+
+
+def parse_value(data: Buffer | str, path: str, at: int = 0) -> Any:
+    """Parse a value as `json.loads` does, to any depth that the interpreter allows.
+
+    Raises
+    ------
+    FormatError
+        The data are not JSON in UTF-8, are nested too deep for the interpreter, or have
+        a number of too many digits.
+    """
+    text = data if isinstance(data, str) else _decode(data, path, at)
+    return _parse(LENIENT, text, path, at)
+
+
+def _decode(data: Buffer, path: str, at: int, limit: int | None = None) -> str:
+    """Decode UTF-8 of at most `limit` bytes."""
+    if limit is not None and (nbytes := memoryview(data).nbytes) > limit:
+        raise _too_large(nbytes, path, at, limit)
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8: {error.reason}"
+        raise FormatError(reason, path, at + error.start) from error
+
+
+def _parse(decoder: json.JSONDecoder, text: str, path: str, at: int) -> Any:
+    if text[:1] == MARK:
+        text, at = text[1:], at + 3
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        at += len(text[: error.pos].encode("utf-8", "surrogatepass"))
+        raise FormatError(f"not JSON: {error.msg}", path, at) from error
+    except RecursionError as error:
+        raise FormatError("not JSON: nested too deeply", path, at) from error
+    except ValueError as error:  # of a number
+        raise FormatError(f"not JSON: {error}", path, at) from error
+
+
+def _too_large(nbytes: int, path: str, at: int, limit: int) -> FormatError:
+    reason = f"{nbytes:,} bytes of JSON; at most {limit:,} are read"
+    return FormatError(reason, path, at + limit)
+
+
+def _check_depth(value: Any, depth: int, path: str, at: int) -> None:
+    level = [value]
+    for _ in range(depth):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += [x for x in each.values() if isinstance(x, dict | list)]
+            elif isinstance(each, list):
+                inner += [x for x in each if isinstance(x, dict | list)]
+        if not inner:
+            return
+        level = inner
+    raise FormatError(f"not JSON: nested deeper than {depth} levels", path, at)
+
+
+def _check_texts(value: Any, path: str, at: int) -> None:
+    """Refuse texts with half a surrogate pair, which UTF-8 cannot encode."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            pending += [*each, *each.values()]
+        elif isinstance(each, list):
+            pending += each
+        elif isinstance(each, str) and not each.isascii():
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                reason = "not JSON: half a surrogate pair in a text"
+                raise FormatError(reason, path, at) from None
+
+
+def _refuse(number: str) -> NoReturn:
+    raise ValueError(f"{number:.40} is not a finite number")
+
+
+def _parse_float(number: str) -> float:
+    value = float(number)
+    return value if math.isfinite(value) else _refuse(number)
+
+
+STRICT = json.JSONDecoder(parse_constant=_refuse, parse_float=_parse_float)
+LENIENT = json.JSONDecoder()
+# A value at a character of a text, and the end of it: nothing around it is skipped.
+scan_json: Any = vars(LENIENT)["scan_once"]

@@ -1,0 +1,106 @@
+"""The hooks of forks, for locks, threads and connections.
+
+A forked child has the objects of its parent without its threads: one of these may have
+held a lock, which then nobody frees, and connections belong to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+__all__ = ["ForkAware", "LockOwner", "at_fork"]
+
+
+class LockOwner:
+    """Owner of a lock that is free in a forked child.
+
+    Attributes
+    ----------
+    lock : threading.Lock
+        Or what `new_lock` returns; another object in the child.
+    """
+
+    _new_lock: Callable[[], Any] = staticmethod(threading.Lock)
+
+    def __init__(self, new_lock: Callable[[], Any] = threading.Lock) -> None:
+        if new_lock is not threading.Lock:
+            self._new_lock = new_lock
+        self.lock = new_lock()
+        _owners.add(self)
+
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked child."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:
+            self.reset_after_fork()
+        self.lock = self._new_lock()
+
+    def reset_after_fork(self) -> None:
+        """Reset state in a forked child: the parent held the lock during the fork."""
+
+
+class ForkAware:
+    """Base of objects with threads or connections, as long as they are alive."""
+
+    def __init__(self) -> None:
+        _aware.add(self)
+
+    def before_fork(self) -> None:
+        """Prepare for a fork, in the parent."""
+
+    def reset_after_fork(self) -> None:
+        """Reset state in a forked child, whose locks are free.
+
+        By default the child does not prepare the object for forks of its own.
+        """
+        _aware.discard(self)
+
+
+def at_fork(
+    *,
+    before: Callable[[], object] | None = None,
+    after_in_parent: Callable[[], object] | None = None,
+    after_in_child: Callable[[], object] | None = None,
+) -> None:
+    """Call functions at each fork, on systems that have forks."""
+    hooks = {
+        "before": before,
+        "after_in_parent": after_in_parent,
+        "after_in_child": after_in_child,
+    }
+    if hasattr(os, "register_at_fork"):
+        given = {name: hook for name, hook in hooks.items() if hook is not None}
+        os.register_at_fork(**given)  # type: ignore[call-overload]
+
+
+_owners: WeakSet[LockOwner] = WeakSet()
+_aware: WeakSet[ForkAware] = WeakSet()
+
+
+def _prepare() -> None:
+    for each in _members(_aware):
+        each.before_fork()
+
+
+def _reset() -> None:
+    for owner in _members(_owners):  # first: what is reset takes locks
+        owner.renew_lock()
+    for each in _members(_aware):
+        each.reset_after_fork()
+
+
+def _members(registry: WeakSet[Any]) -> list[Any]:
+    """Return the members of a set that other threads change."""
+    while True:
+        try:
+            return list(registry)
+        except RuntimeError:  # another thread added one meanwhile
+            continue
+
+
+at_fork(before=_prepare, after_in_child=_reset)

@@ -1,0 +1,1 @@
+"""The AT Protocol: client, records, blobs, publishers and loaders."""

@@ -1,0 +1,1 @@
+"""Blobs of the AT Protocol: their cache, sources, shards and store."""

@@ -1,0 +1,1 @@
+"""Commands ``datasets`` and ``schemas``."""

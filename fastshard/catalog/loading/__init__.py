@@ -1,0 +1,1 @@
+"""Loading of datasets by path or by name."""

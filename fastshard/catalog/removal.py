@@ -1,0 +1,58 @@
+"""Removal of datasets from a store of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastshard.catalog.providers.protocol import IndexProvider
+
+__all__ = ["remove_dataset"]
+
+
+def remove_dataset(provider: IndexProvider, name: str) -> bool:
+    """Remove the entries of a name, their labels, and the labels of the name.
+
+    Parameters
+    ----------
+    provider : IndexProvider
+    name : str
+
+    Returns
+    -------
+    bool
+        Whether there was any.
+
+    Raises
+    ------
+    OSError
+        The store cannot be written.
+    """
+    labels = list(provider.iter_labels())
+    removed: set[str] = set()
+    while (cid := find_cid(provider, name)) is not None and cid not in removed:
+        removed.add(cid)
+        for each, of_cid, version in labels:
+            if of_cid == cid:
+                forgive(provider.remove_label, each, version)
+        forgive(provider.remove_entry, cid)
+    of_name = [version for each, _, version in labels if each == name]
+    for version in of_name:
+        forgive(provider.remove_label, name, version)
+    return bool(removed or of_name)
+
+
+def find_cid(provider: IndexProvider, name: str) -> str | None:
+    """Return the CID of an entry of a name, or None."""
+    try:
+        return provider.get_entry_by_name(name).cid
+    except KeyError:
+        return None
+
+
+def forgive(remove: Callable[..., None], *key: str | None) -> None:
+    """Remove what another process may have removed."""
+    with suppress(KeyError):
+        remove(*key)

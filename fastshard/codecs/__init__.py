@@ -1,0 +1,1 @@
+"""Compression and hashes of files, and files that are decompressed once."""

@@ -1,1 +1,0 @@
-"""Compression, hashes and decompressed files of shards."""

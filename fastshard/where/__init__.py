@@ -1,0 +1,1 @@
+"""Conditions on the fields of samples: predicates, their text, their bounds."""
