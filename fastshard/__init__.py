@@ -30,13 +30,12 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` and
 `shard`. Other packages: `fastshard.columnar` (arrays by field under one index),
 `fastshard.streaming` (MDS), `fastshard.typed` (objects), `fastshard.adapters` (torch,
-JAX, Ray), `fastshard.decoders`, `fastshard.errors`.
+JAX, Ray), `fastshard.formats.decoders`, `fastshard.errors`.
 """
 
 from importlib import import_module
 from sys import modules
 
-from fastshard import _moved
 from fastshard._util.homes import HOMES
 from fastshard.formats.registry import register
 
@@ -46,7 +45,6 @@ _MODULES = {name: home for home, names in HOMES.items() for name in names.split(
 __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats streaming typed"
 
-_moved.install()
 register("fastshard.columnar.format", mark="index.sqlite")
 register("fastshard.streaming.format", mark="index.json")
 register("fastshard.typed.format", mark="")
@@ -54,8 +52,10 @@ register("fastshard.atmosphere.format", mark="")
 
 
 def __getattr__(name: str) -> object:
-    if name in f"{_SHOWN} decoders index sources".split():
+    if name in f"{_SHOWN} index".split():
         return import_module(f"{__name__}.{name}")
+    if name == "decoders":
+        return import_module(f"{__name__}.formats.decoders")
     if name not in _MODULES:
         hints = import_module("fastshard._util.hints")
         raise hints.missing_name(name, modules[__name__])

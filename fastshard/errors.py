@@ -352,10 +352,6 @@ class MemberNotFoundError(FastshardError, KeyError):
                 self._near = ()
         return self._near
 
-    @near.setter
-    def near(self, names: tuple[str, ...]) -> None:  # as pickles of version 0.1 do
-        self._near = names
-
     def __str__(self) -> str:  # that of KeyError is only the repr of args
         hint = ""
         if self.near:

@@ -34,7 +34,7 @@ FLOORS = [
     {"cli", "conversion"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
-ABOVE_ALL = {"", "__main__", "_moved"}
+ABOVE_ALL = {"", "__main__"}
 # Tables of lazy names, and modules of such names: faces under another name than
 # `__init__`. They name modules of any floor.
 FACES = {"typed.homes", "typed.atmosphere"}

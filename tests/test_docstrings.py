@@ -21,7 +21,7 @@ from support.servers.examples import serve_names
 MODULES = (
     "fastshard",
     "fastshard.errors",
-    "fastshard.decoders",
+    "fastshard.formats.decoders",
     "fastshard.formats.encoders",
     "fastshard.formats.folder",
     "fastshard.formats.layout",
@@ -49,8 +49,8 @@ FULL = """
     dataset.views.DatasetKeys dataset.views.Members dataset.views.Shards
     RemoteOptions BatchProcessor DiscoveredDataset ShardReader discover_dataset
     discover_dataset_async discover_datasets_batch read_files_batch
-    decoders.NpzDecoder decoders.decode_field decoders.decoder_for
-    decoders.is_data_error
+    formats.decoders.NpzDecoder formats.decoders.decode_field
+    formats.decoders.decoder_for formats.decoders.is_data_error
     columnar.ShardedDatasetReader columnar.ShardedDatasetWriter columnar.compact
     columnar.stat columnar.verify columnar.ArraySequence columnar.ColumnSample
     columnar.ShardHandle.add_sample columnar.ShardHandle.close

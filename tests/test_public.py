@@ -156,6 +156,17 @@ def test_every_module_says_what_it_is():
             assert importlib.import_module(info.name).__doc__, info.name
 
 
+def test_modules_are_attributes_of_the_package():
+    names = ("adapters", "columnar", "decoders", "errors", "index", "typed")
+    for name in names:
+        home = (
+            f"fastshard.{name}" if name != "decoders" else "fastshard.formats.decoders"
+        )
+        assert (
+            python(f"import fastshard; print(fastshard.{name}.__name__)") == f"{home}\n"
+        )
+
+
 def test_adapters_are_imported_by_name_only():
     names = ("torch", "ray", "pyarrow", "jax", "grain")
     shown = f"print([m for m in {names} if m in sys.modules])"

@@ -210,6 +210,3 @@ def _restore(
 ) -> ColumnSet:
     """Open a shard set from its pickle."""
     return ColumnSet(root, mode=mode, limit=limit, reading=reading)
-
-
-_again = _restore  # the name in pickles of version 0.1

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
-from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order, Stride
@@ -651,18 +650,6 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     def __iter__(self) -> SampleIterator[T_co]:
         return self.iter()
-
-    def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator[T_co]:
-        """Call ``iter(order=order, window=window)``; deprecated."""
-        warn("scan is deprecated, use iter(order=)", DeprecationWarning, stacklevel=2)
-        return self.iter(order=order, window=window)
-
-    def iterate(
-        self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
-    ) -> SampleIterator[T_co]:
-        """Call `iter` with the same arguments; deprecated."""
-        warn("iterate is deprecated, use iter", DeprecationWarning, stacklevel=2)
-        return self.iter(order=order, window=window, on_error=on_error)
 
     @overload
     def batches(

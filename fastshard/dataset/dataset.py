@@ -1520,9 +1520,6 @@ def _rebuild(shards: ShardSet, options: dict[str, Any]) -> Dataset[Any]:
     return Dataset(shards, **options)
 
 
-_again = _rebuild  # the name in pickles of version 0.1
-
-
 class ShardOpener:
     """Opens the shards of one iteration and records failures.
 
@@ -1623,6 +1620,3 @@ class StateMaker:
     def release(self) -> None:
         """Drop the reference that keeps the shards alive."""
         self._set = None
-
-
-_Decode = DecodeStage  # the name in pickles of version 0.1

@@ -93,9 +93,6 @@ class ReadOptions(NamedTuple):
         return PageRing(limit // 2, evicts=not self.keep_cache)
 
 
-Reading = ReadOptions  # the name in pickles of version 0.1
-
-
 def memory_info(shards: ShardSet) -> dict[str, int | None]:
     """Return the mapped, resident and buffered bytes of a shard set."""
     ranges = shards.mapped_ranges()

@@ -415,9 +415,6 @@ def _reopen(
     return shards
 
 
-_again = _reopen  # the name in pickles of version 0.1
-
-
 def require_tars(shards: ShardSet) -> TarSet:
     """Return the tar shards of a dataset.
 

@@ -439,7 +439,7 @@ class TarShard(Shard):
 
 
 def _reopen(options: dict[str, Any]) -> TarShard:
-    """Open a pickled shard; pickles of version 0.1 have fewer options."""
+    """Open a pickled shard."""
     others = {name: options[name] for name in options.keys() - {"path", "index"}}
     return open_tar(options["path"], TarOptions(options["index"], **others))
 

@@ -407,9 +407,6 @@ def _reopen(
     return index
 
 
-_again = _reopen  # the name in pickles of version 0.1
-
-
 def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
     """Return positions of samples that may have this key, from a sorted key table."""
     import numpy as np

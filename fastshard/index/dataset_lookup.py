@@ -93,9 +93,6 @@ class DatasetIndexView(NamedTuple):
         return self.file.candidates(key)
 
 
-Known = DatasetIndexView  # the name in pickles of version 0.1
-
-
 def find_dataset_index(
     paths: Sequence[str],
     root: str,

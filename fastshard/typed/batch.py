@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 from fastshard._util.options import check_choice
 from fastshard.dataset.batch import Padding
 from fastshard.errors import RaggedError
+from fastshard.typed.fields import column_of
 from fastshard.typed.reading.sample_fields import array_of, field_names, value_of
 
 if TYPE_CHECKING:
@@ -179,10 +180,11 @@ class SampleBatch(Generic[T]):
         found: Any = NotImplemented
         if self._source is not None and self._samples is None:
             found = self._source.column(name)
-        if found is NotImplemented or (type(found) is list and _has_arrays(found)):
-            values = found if type(found) is list else self._values(name)
-            found = stack_values(values, name, self._ragged, self._lengths)
-        elif self._ragged == "pad" and type(found) is not list:
+        if found is NotImplemented:
+            found = self._values(name)
+        if type(found) is list:
+            found = stack_values(found, name, self._ragged, self._lengths)
+        elif self._ragged == "pad":
             _record(self._lengths, name, [found.shape[1:]] * len(found))
         self._columns[name] = found
         return found
@@ -251,8 +253,9 @@ class SampleBatch(Generic[T]):
         found: NDArray[np.int64] = self._lengths[name]
         return found
 
-    def _values(self, name: str) -> list[Any]:
-        return [value_of(sample, name) for sample in self.samples]
+    def _values(self, name: str) -> Any:
+        values = [value_of(sample, name) for sample in self.samples]
+        return column_of(self._type, name, values)
 
     def _names(self) -> list[str]:
         kind = self.sample_type
@@ -278,12 +281,6 @@ def _rebuild(kind: Any, samples: list[Any], ragged: Padding) -> SampleBatch[Any]
     batch: SampleBatch[Any] = SampleBatch(samples, ragged=ragged)
     batch._type = kind
     return batch
-
-
-def _has_arrays(values: list[Any]) -> bool:
-    import numpy as np
-
-    return any(issubclass(kind, np.ndarray) for kind in set(map(type, values)))
 
 
 def stack_values(

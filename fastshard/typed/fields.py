@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastshard._core.typed.plan import TypePlan
 from fastshard.errors import FormatError, SchemaError
-from fastshard.typed.kinds import codecs
-from fastshard.typed.kinds.annotations import (
-    FORMATS,
-    Kind,
-    describe,
-    is_sample_type,
-    resolve,
-)
-from fastshard.typed.kinds.decoders import decoder_of
+from fastshard.typed.kinds.annotations import is_sample_type, resolve
+from fastshard.typed.kinds.base import Kind
+from fastshard.typed.kinds.registry import FORMATS, describe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +22,7 @@ __all__ = [
     "DeclaredField",
     "Field",
     "FieldPlan",
+    "column_of",
     "declared_fields",
     "encoder_of",
     "field_plans",
@@ -38,7 +32,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-SCALARS = ("int", "float", "bool", "str", "bytes", "none", "array")
 RESERVED = ("as_wds", "from_bytes", "from_data", "packed")
 
 
@@ -105,6 +98,8 @@ class FieldPlan(NamedTuple):
         Makes defaults.
     decode : callable or None
         Of objects: returns the value of a view of its encoded msgpack value.
+    column : callable or None
+        Of objects: returns a list or an array for the values of a batch.
     """
 
     name: str
@@ -116,6 +111,7 @@ class FieldPlan(NamedTuple):
     default: Any
     factory: Callable[[], Any] | None
     decode: Callable[[memoryview], Any] | None
+    column: Callable[[list[Any]], Any] | None = None
 
 
 class DeclaredField(NamedTuple):
@@ -250,17 +246,14 @@ def describe_field(hint: Any, format_name: str | None) -> Kind:
     """Return the kind of a field, by its format if it has one."""
     if format_name is None:
         return describe(hint)
-    if format_name not in ("ndarray", *FORMATS):
-        known = ", ".join(FORMATS)
+    if format_name not in FORMATS:
+        known = ", ".join(sorted(FORMATS))
         raise TypeError(f"unknown format {format_name!r}; there are {known}")
     try:
         kind = describe(hint)
     except TypeError:  # the annotation is for readers: the format says what it is
-        kind = Kind("any")
-    optional = kind.optional or kind.name == "any"
-    if format_name in ("ndarray", "structured"):  # structured ones are npy, too
-        return Kind("array", optional, kind.scalars)
-    return Kind(format_name, optional, cls=kind.cls)
+        kind = describe(Any)
+    return FORMATS[format_name].of_format(kind)
 
 
 def refuse_init_vars(cls: type) -> None:
@@ -318,10 +311,26 @@ def field_plans(cls: type) -> tuple[FieldPlan, ...]:
     return tuple(each.plan for each in declared_fields(cls))
 
 
+def column_of(cls: Any, name: str, values: list[Any]) -> Any:
+    """Return the values of a field in a batch: a list, or an array of its kind.
+
+    Parameters
+    ----------
+    cls : type or None
+        The class of the samples, if it is known.
+    name : str
+    values : list
+    """
+    if not is_sample_type(cls):
+        return values
+    columns = {each.name: each.column for each in field_plans(cls)}
+    column = columns.get(name)
+    return values if column is None else column(values)
+
+
 def plan_field(
     field: dataclasses.Field[Any], kind: Kind, metadata: tuple[Any, ...]
 ) -> FieldPlan:
-    is_plain = kind.name in SCALARS
     factory = field.default_factory
     has_default = field.default is not dataclasses.MISSING
     return FieldPlan(
@@ -332,50 +341,15 @@ def plan_field(
             if isinstance(each, Field)
             for alias in each.aliases
         ),
-        kind=kind.name if is_plain else "object",
-        dtype=dtype_of(kind) if kind.name == "array" else None,
+        kind=kind.opcode,
+        dtype=kind.dtype,
         optional=kind.optional,
         has_default=has_default or factory is not dataclasses.MISSING,
         default=field.default if has_default else None,
         factory=None if factory is dataclasses.MISSING else factory,
-        decode=None if is_plain else decoder_of(kind, plan_of),
+        decode=kind.decoder(plan_of),
+        column=None if type(kind).column is Kind.column else kind.column,
     )
-
-
-def dtype_of(kind: Kind) -> np.dtype[Any] | type | None:
-    """Return the dtype of arrays; of several the nearest class of scalars."""
-    import numpy as np
-
-    if not kind.scalars:
-        return None
-    first: type = kind.scalars[0]
-    others = kind.scalars[1:]
-    if not others:
-        is_abstract = first.__module__ == "numpy" and not is_concrete(first)
-        return first if is_abstract else np.dtype(first)
-    for base in first.__mro__:
-        if all(issubclass(scalar, base) for scalar in others):
-            return None if base is np.generic else base
-    return None
-
-
-def is_concrete(scalar: type) -> bool:
-    """Return whether a type of NumPy's scalars has a dtype of its own."""
-    import numpy as np
-
-    abstract = (
-        np.number,
-        np.integer,
-        np.signedinteger,
-        np.unsignedinteger,
-        np.inexact,
-        np.floating,
-        np.complexfloating,
-        np.flexible,
-        np.character,
-        np.generic,
-    )
-    return scalar not in abstract
 
 
 def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
@@ -406,19 +380,17 @@ def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
             [each.name for each in declared],
             array_format=array_format,
             dtypes={
-                each.name: dtype_of(each.kind)
-                for each in declared
-                if each.kind.name == "array" and each.kind.scalars
+                each.name: each.kind.dtype for each in declared if each.kind.scalars
             },
             encoders={
-                each.name: functools.partial(codecs.encode, each.kind.name)
+                each.name: encode
                 for each in declared
-                if each.kind.name in FORMATS
+                if (encode := each.kind.encoder()) is not None
             },
             kinds={
-                each.name: each.kind.name + "?" * each.kind.optional
+                each.name: each.kind.opcode + "?" * each.kind.optional
                 for each in declared
-                if each.kind.name in SCALARS
+                if each.kind.opcode != "object"
             },
         )
     return encoder

@@ -24,8 +24,6 @@ from typing import (
 
 from fastshard._util.processes.forks import LockOwner
 from fastshard.typed.fields import declared_fields, encoder_of, plan_of, unpack
-from fastshard.typed.kinds import codecs
-from fastshard.typed.kinds.annotations import FORMATS
 from fastshard.typed.kinds.equality import equal_values
 
 if TYPE_CHECKING:
@@ -449,17 +447,8 @@ def convert(sample: Any) -> None:
         return
     for each in declared_fields(type(sample)):
         value = getattr(sample, each.name, None)
-        if type(value) is not bytes:
-            continue
-        if each.kind.name == "array":
-            from fastshard._core.typed.arrays import unpack_array
-
-            decoded: Any = unpack_array(value, copy=True)
-        elif each.kind.name in FORMATS:
-            decoded = codecs.decode(each.kind.name, value)
-        else:
-            continue
-        object.__setattr__(sample, each.name, decoded)
+        if type(value) is bytes and each.kind.is_format:
+            object.__setattr__(sample, each.name, each.kind.from_stored(value))
 
 
 def keep_locals(cls: type) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastshard.typed.fields import declared_fields
-from fastshard.typed.kinds.annotations import Kind
 
 __all__ = ["describe_schema", "fingerprint", "hash_schema", "schema_of"]
 
@@ -89,47 +88,14 @@ def hash_schema(schema: Mapping[str, Any]) -> str:
 def describe_schema(cls: type, within: tuple[type, ...] = ()) -> dict[str, Any]:
     """Return the value of `schema_of`; `within` are the classes that this is in."""
     within = (*within, cls)
+
+    def describe_class(inner: type) -> dict[str, Any]:
+        if inner in within:  # how many classes up
+            return {"recursion": within[::-1].index(inner)}
+        return describe_schema(inner, within)
+
     fields = [
-        {"name": each.name, **describe_kind(each.kind, within)}
+        {"name": each.name, **each.kind.to_schema(describe_class)}
         for each in declared_fields(cls)
     ]
     return {"fields": fields}
-
-
-def describe_kind(kind: Kind, within: tuple[type, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": kind.name, "optional": kind.optional}
-    if kind.name == "array":
-        found["dtype"] = name_dtype(kind)
-    elif kind.name == "sample":
-        if kind.cls in within:  # how many classes up
-            found["recursion"] = within[::-1].index(kind.cls)
-        else:
-            assert kind.cls is not None
-            found |= describe_schema(kind.cls, within)
-    elif kind.name == "enum":
-        assert kind.cls is not None
-        values = (member.value for member in kind.cls.__members__.values())  # type: ignore[attr-defined]
-        found["values"] = sorted(map(repr, values))
-    elif kind.name == "literal":
-        found["values"] = sorted(map(repr, kind.values))
-    elif kind.items:
-        items = [describe_kind(item, within) for item in kind.items]
-        if kind.name == "union":  # the order of alternatives has no meaning
-            items.sort(key=lambda item: json.dumps(item, sort_keys=True))
-        found["items"] = items
-    if kind.is_variadic:
-        found["variadic"] = True
-    return found
-
-
-def name_dtype(kind: Kind) -> str | list[str] | None:
-    """Return the name of an array's dtype, without byte order."""
-    import numpy as np
-
-    names = sorted(
-        np.dtype(scalar).name if scalar.__module__ != "numpy" else scalar.__name__
-        for scalar in kind.scalars
-    )
-    if len(names) > 1:
-        return names
-    return names[0] if names else None

@@ -27,16 +27,12 @@ from typing import Any, TypeVar, cast
 
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.fields import declared_fields
-from fastshard.typed.kinds.annotations import Kind
+from fastshard.typed.kinds.base import SampleMaker
 from fastshard.typed.write.samples import write_samples
 
 __all__ = ["make_dataset", "make_samples"]
 
 T = TypeVar("T")
-
-SHAPE = (4, 4)  # of arrays
-LENGTH = 3  # of lists
-NBYTES = 16
 
 
 def make_samples(sample_type: type[T], n: int = 10, seed: int | None = None) -> list[T]:
@@ -134,109 +130,11 @@ def make_dataset(
 def _make_sample(cls: type[T], i: int, rng: Any) -> T:
     """Return sample `i` of a class."""
     wanted = {field.name: field for field in dataclasses.fields(cast(Any, cls))}
+    maker = SampleMaker(i, rng, lambda inner: _make_sample(inner, i, rng))
     values = {}
     for each in declared_fields(cls):
         field = wanted[each.name]
         if not field.init or (each.kind.optional and each.plan.has_default):
             continue
-        values[each.name] = _make_value(each.kind, each.name, i, rng)
+        values[each.name] = each.kind.make(each.name, maker)
     return cls(**values)
-
-
-def _make_value(kind: Kind, name: str, i: int, rng: Any) -> Any:
-    """Return the value of a field of sample `i`."""
-    match kind.name:
-        case "int":
-            return i
-        case "float":
-            return float(rng.random())
-        case "bool":
-            return i % 2 == 0
-        case "bytes":
-            return rng.bytes(NBYTES)
-        case "none":
-            return None
-        case "array":
-            return _make_array(kind.scalars, name, i, rng)
-        case "list" | "tuple" | "dict":
-            return _make_container(kind, name, i, rng)
-        case "union":
-            chosen = next(each for each in kind.items if each.name != "none")
-            return _make_value(chosen, name, i, rng)
-        case "literal":
-            return kind.values[i % len(kind.values)]
-        case "enum":
-            members = list(cast(Any, kind.cls))
-            return members[i % len(members)]
-        case "sample":
-            return _make_sample(cast(Any, kind.cls), i, rng)
-        case "sparse" | "arrow_tensor" | "dataframe" | "safetensors":
-            return _make_library_value(kind.name, rng)
-    return f"{name}_{i}"
-
-
-def _make_container(kind: Kind, name: str, i: int, rng: Any) -> Any:
-    """Return a list, a tuple or a dict of three items, or of those that it declares."""
-    names = [f"{name}_{i}_{j}" for j in range(LENGTH)]
-    if kind.name == "dict":
-        if not kind.items:
-            return dict.fromkeys(names, i)
-        return {each: _make_value(kind.items[1], each, i, rng) for each in names}
-    if not kind.items:
-        values = names
-    elif kind.name == "tuple" and not kind.is_variadic:
-        values = [_make_value(item, name, i, rng) for item in kind.items]
-    elif kind.items[0].name in ("str", "any"):
-        values = names
-    else:
-        values = [_make_value(kind.items[0], each, i, rng) for each in names]
-    return tuple(values) if kind.name == "tuple" else values
-
-
-def _make_array(scalars: tuple[Any, ...], name: str, i: int, rng: Any) -> Any:
-    """Return an array of the first declared dtype, or of float32."""
-    import numpy as np
-
-    scalar = scalars[0] if scalars else np.float32
-    usual = (np.float32, np.int64, np.complex64, np.str_)
-    if isinstance(scalar, type) and issubclass(scalar, np.generic):
-        # An abstract one, as `np.floating`, has a usual dtype below it.
-        scalar = next((each for each in usual if issubclass(each, scalar)), scalar)
-    dtype = np.dtype(scalar)
-    if dtype.kind in "iu":
-        high = min(np.iinfo(dtype).max, 100)
-        return rng.integers(0, high, SHAPE, endpoint=True).astype(dtype)
-    if dtype.kind in "mM":
-        return rng.integers(0, 100, SHAPE).astype(dtype)
-    if dtype.kind == "b":
-        return rng.random(SHAPE) < 0.5
-    if dtype.kind in "US":
-        texts = [f"{name}_{i}_{j}" for j in range(SHAPE[0] * SHAPE[1])]
-        return np.array(texts, dtype).reshape(SHAPE)
-    if dtype.kind == "c":
-        return (rng.standard_normal(SHAPE) + 1j * rng.standard_normal(SHAPE)).astype(
-            dtype
-        )
-    if dtype.kind == "f":
-        return rng.standard_normal(SHAPE).astype(dtype)
-    return np.zeros(SHAPE, dtype)
-
-
-def _make_library_value(kind: str, rng: Any) -> Any:
-    """Return a value of a kind that needs a library."""
-    import numpy as np
-
-    values = rng.standard_normal(SHAPE).astype(np.float32)
-    if kind == "sparse":
-        from scipy.sparse import csr_matrix
-
-        return csr_matrix(np.where(values > 0, values, 0))
-    if kind == "arrow_tensor":
-        import pyarrow
-
-        return pyarrow.Tensor.from_numpy(values)
-    if kind == "dataframe":
-        import pandas
-
-        return pandas.DataFrame(values, columns=list("abcd"))
-    return {"values": values}

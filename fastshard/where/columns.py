@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ColumnReader", "FrameColumns", "plain_value"]
+__all__ = ["ColumnReader", "FrameColumns", "add_conversion", "plain_value"]
+
+CONVERSIONS: list[Callable[[Any], Any]] = []
 
 
 class ColumnReader(Protocol):
@@ -44,9 +46,18 @@ def is_missing(value: Any) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Return the plain value of a member of an enum or of a scalar of NumPy."""
+    """Return the plain value of an enum's member, of a scalar, or of a known class."""
+    if type(value).__module__ == "builtins":
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         return value.item()
+    for convert in CONVERSIONS:
+        value = convert(value)
     return value
+
+
+def add_conversion(convert: Callable[[Any], Any]) -> None:
+    """Have `plain_value` ask a function, which returns values of other classes as are."""
+    CONVERSIONS.append(convert)

@@ -104,35 +104,13 @@ def test_state_with_order_is_refused(ds):
         ds.iter(on_error="ignore")
 
 
-def test_iter_has_short_and_old_names(ds):
+def test_iter_has_a_short_name(ds):
     whole = [sample.key for sample in ds]
-    with pytest.warns(DeprecationWarning, match="use iter"):
-        scanned = ds.scan()
-    with pytest.warns(DeprecationWarning, match="use iter"):
-        iterated = ds.iterate()
-    for it in (iter(ds), ds.iter(), scanned, iterated):
+    for it in (iter(ds), ds.iter()):
         assert (it.position, it.skipped) == (0, 0)
         assert next(it).key == whole[0]
         assert (it.position, it.state_dict()) == (1, ds.state_dict(1))
         assert [sample.key for sample in it] == whole[1:]
-
-
-OLD_NAMES = {
-    "scan": lambda ds, order: ds.scan(order, 2),
-    "iterate": lambda ds, order: ds.iterate(on_error="raise", order=order, window=2),
-}
-
-
-@pytest.mark.parametrize("name", OLD_NAMES)
-@pytest.mark.parametrize("made", DATASETS)
-def test_old_names_take_their_arguments(ds, made, name):
-    part = DATASETS[made](ds)
-    order = [5, 3, 11]
-    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated") as warned:
-        it = OLD_NAMES[name](part, order)
-    assert [warning.filename for warning in warned] == [__file__]
-    assert it.state_dict() == part[order].state_dict()
-    assert list(it) == list(part.iter(order=order))
 
 
 def test_a_state_without_skipped_resumes(ds):

@@ -500,9 +500,8 @@ PINNED = {
 }
 
 
-STATES = json.loads(
-    (DATA / "states.json").read_text()
-)  # by version 0.1, after 2 samples
+# Saved after 2 samples by an early state of version 0.1.
+STATES = json.loads((DATA / "states" / "states.json").read_text())
 
 
 def fail_at_01_and_11(sample):
@@ -532,9 +531,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_states_of_version_0_1_are_resumed(tmp_path, name):
+def test_saved_states_are_resumed(tmp_path, name):
     folder = "columns" if name == "columnar" else "tars"
-    shutil.copytree(DATA / "pickles" / folder, tmp_path / folder)
+    shutil.copytree(DATA / "states" / folder, tmp_path / folder)
     state, rest = STATES[name]["state"], STATES[name]["rest"]
     with fastshard.open(tmp_path / folder) as whole:
         ds = VARIANTS[name](whole)

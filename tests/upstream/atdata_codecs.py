@@ -14,11 +14,11 @@ from fastshard.typed.descriptions.local_schema import from_local_json
 from fastshard.typed.descriptions.schema_type import make_type
 from fastshard.typed.descriptions.structure import Structure
 from fastshard.typed.descriptions.stubs import stub_text
-from fastshard.typed.kinds import codecs
+from fastshard.typed.kinds.registry import FORMATS
 from fastshard.typed.kinds.values import encode_array
 from fastshard.typed.lenses.network import LensNetwork
 
-FORMATS = ("sparse", "structured", "arrow_tensor", "safetensors", "dataframe")
+NAMES = ("sparse", "arrow_tensor", "safetensors", "dataframe")
 
 
 def modules() -> dict[str, dict[str, Any]]:
@@ -33,10 +33,10 @@ def modules() -> dict[str, dict[str, Any]]:
 
 def helpers() -> dict[str, Any]:
     pairs = {
-        name: (partial(codecs.encode, name), partial(codecs.decode, name))
-        for name in FORMATS
+        name: (FORMATS[name].to_stored, FORMATS[name]().from_stored) for name in NAMES
     }
     arrays = (partial(encode_array, array_format="compact"), unpack_array)
+    pairs["structured"] = partial(encode_array, array_format="npy"), unpack_array
     return {
         "FORMAT_SERIALIZERS": {"ndarray": arrays, **pairs},
         "array_to_bytes": arrays[0],

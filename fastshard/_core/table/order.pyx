@@ -470,7 +470,7 @@ cdef class PositionList(Order):
 
 
 def Listed(numbers, limit):
-    """Return a `PositionList`: the name in pickles and in digests of version 0.1."""
+    """Return a `PositionList`: the name in digests of saved states."""
     return PositionList(numbers, limit)
 
 

@@ -308,6 +308,3 @@ def _join(folder: str, name: str) -> str:
 def _select_listed(paths: list[str], listed: Collection[str] | None) -> list[str]:
     """Return the paths that are in a listing, or all without a listing."""
     return [path for path in paths if listed is None or path in listed]
-
-
-Found, Located = Discovery, DiscoveredShard  # the names in pickles of version 0.1

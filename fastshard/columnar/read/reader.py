@@ -1370,8 +1370,3 @@ def _restore_set(
     """Open a selection of a reader's samples from its pickle."""
     reader = _restore_reader(*args)
     return reader._select(reader._current(), ids, condition)
-
-
-# The names in pickles of version 0.1.
-_again = _restore_reader
-_samples_again = _restore_samples

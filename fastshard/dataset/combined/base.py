@@ -65,9 +65,6 @@ __all__ = [
     "read_sources",
 ]
 
-# Attributes that have other names in pickles of version 0.1.
-RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
-
 
 class FetchedItem(NamedTuple):
     """Result of a part's `_fetch`, with its position there, for its `_finish`."""
@@ -111,7 +108,7 @@ class CombinedDataset(BaseDataset[T_co]):
     datasets are not closed with this one.
     """
 
-    # The parts with the epoch of this dataset's shuffle; absent in older pickles.
+    # The parts with the epoch of this dataset's shuffle.
     _cached_parts: Sequence[Any] | None = None
 
     def __init__(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> None:
@@ -120,9 +117,6 @@ class CombinedDataset(BaseDataset[T_co]):
         self._cached_order: Order | None = None  # once counted; None: base positions
         self._count: int | None = None
         self._cached_identity: Identity | None = None
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
 
     @abstractmethod
     def _copy(

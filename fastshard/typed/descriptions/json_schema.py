@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastshard.errors import DescriptionError
-from fastshard.typed.descriptions.local_schema import (
-    dimensions_of,
-    dtype_of_text,
-    from_local_json,
-)
-from fastshard.typed.descriptions.structure import (
+from fastshard.typed.descriptions.local_schema import from_local_json
+from fastshard.typed.descriptions.structure import Structure, StructureField
+from fastshard.typed.kinds.registry import KINDS, kind_of_type
+from fastshard.typed.kinds.value_type import (
     MAX_DEPTH,
     MAX_FIELDS,
-    Structure,
-    StructureField,
     ValueType,
     list_of,
     map_of,
@@ -28,43 +24,6 @@ __all__ = ["from_json_schema", "from_schema", "to_json_schema"]
 SCHEMA_TYPE = "science.alt.dataset.schema#jsonSchemaFormat"
 DRAFT = "http://json-schema.org/draft-07/schema#"
 RECORD_VERSION = 1  # of records of schemas
-BASE = "https://alt.science/schemas/"
-REFERENCES = {
-    "ndarray": f"{BASE}atdata-ndarray-bytes/1.0.0#/$defs/ndarray",
-    "sparse": f"{BASE}atdata-sparse-bytes/1.0.0#/$defs/sparse",
-    "structured": f"{BASE}atdata-structured-bytes/1.0.0#/$defs/structured",
-    "safetensors": f"{BASE}atdata-safetensors/1.0.0#/$defs/safetensors",
-    "arrow_tensor": f"{BASE}atdata-arrow-tensor/1.0.0#/$defs/arrow_tensor",
-    "dataframe": f"{BASE}atdata-dataframe/1.0.0#/$defs/dataframe",
-}
-# Names of formats in the lexicon; it has none for data frames.
-ARRAY_FORMATS = {
-    "ndarray": "ndarrayBytes",
-    "sparse": "sparseBytes",
-    "structured": "structuredBytes",
-    "safetensors": "safetensors",
-    "arrow_tensor": "arrowTensor",
-}
-BYTES = {"type": "string", "format": "byte", "contentEncoding": "base64"}
-TYPES = {
-    "str": {"type": "string"},
-    "int": {"type": "integer"},
-    "float": {"type": "number"},
-    "bool": {"type": "boolean"},
-    "bytes": BYTES,
-    "object": {"type": "object"},
-}
-SIMPLE = {"integer": "int", "number": "float", "boolean": "bool", "object": "object"}
-# Words of a reference, in order: "safetensors" has "tensor" in it.
-WORDS = {
-    "ndarray": "ndarray",
-    "sparse": "sparse",
-    "structured": "structured",
-    "safetensors": "safetensors",
-    "arrow": "arrow_tensor",
-    "tensor": "arrow_tensor",
-    "dataframe": "dataframe",
-}
 
 
 def to_json_schema(structure: Structure) -> dict[str, Any]:
@@ -91,8 +50,8 @@ def to_json_schema(structure: Structure) -> dict[str, Any]:
     required = [each.name for each in structure.fields if not each.optional]
     if required:
         found["required"] = required
-    kinds = {innermost(each.type).kind for each in structure.fields}
-    versions = {name: "1.0.0" for kind, name in ARRAY_FORMATS.items() if kind in kinds}
+    used = {kind_of_type(innermost(each.type)) for each in structure.fields}
+    versions = {k.lexicon: "1.0.0" for k in KINDS if k in used and k.lexicon}
     if versions:
         found["arrayFormatVersions"] = versions
     return found
@@ -105,21 +64,7 @@ def innermost(value: ValueType) -> ValueType:
 
 
 def to_property(value: ValueType) -> dict[str, Any]:
-    if value.kind == "array":
-        found: dict[str, Any] = {"type": "array"}
-        if value.items is not None:
-            found["items"] = to_property(value.items)
-        return found
-    if value.kind in TYPES:
-        return dict(TYPES[value.kind])
-    found = {"$ref": REFERENCES[value.kind]}
-    if value.dtype is not None and value.is_exact:
-        found["dtype"] = value.dtype
-    if value.shape is not None:
-        found["shape"] = list(value.shape)
-    if value.dimension_names is not None:
-        found["dimensionNames"] = list(value.dimension_names)
-    return found
+    return kind_of_type(value).to_property(value, to_property)
 
 
 def from_schema(schema: object, where: str = "schema") -> Structure:
@@ -232,23 +177,14 @@ def parse_property(data: object, where: str, depth: int = 0) -> tuple[ValueType,
     if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
         kind = next((each for each in kind if each != "null"), None)
         is_nullable = True
-    if kind == "string":
-        is_bytes = found.get("format") == "byte" or (
-            found.get("contentEncoding") == "base64"
+    known = {**found, "type": kind}
+    for each in KINDS:
+        value = each.from_property(
+            known, lambda items: parse_property(items, where, depth + 1)
         )
-        return ValueType("bytes" if is_bytes else "str"), is_nullable
-    if kind == "array":
-        return parse_items(found.get("items"), where, depth), is_nullable
-    if isinstance(kind, str) and kind in SIMPLE:
-        return ValueType(SIMPLE[kind]), is_nullable
+        if value is not None:
+            return value, is_nullable
     raise DescriptionError(f"Unknown type of a property: {shorten(kind)}", where)
-
-
-def parse_items(items: object, where: str, depth: int) -> ValueType:
-    if items is None or items == {}:
-        return ValueType("array")
-    inner, is_nullable = parse_property(items, where, depth + 1)
-    return ValueType("array", items=None if is_nullable else inner)
 
 
 def parse_reference(found: Mapping[str, Any], where: str) -> ValueType:
@@ -257,17 +193,11 @@ def parse_reference(found: Mapping[str, Any], where: str) -> ValueType:
     if not isinstance(reference, str):
         raise DescriptionError(f"'$ref' must be a str, is {shorten(reference)}", where)
     text = reference.lower() if not reference.startswith("#") else ""
-    kind = next((kind for word, kind in WORDS.items() if word in text), None)
+    kind = next((k for k in KINDS if any(word in text for word in k.words)), None)
     if kind is None:
         raise DescriptionError(
             "Schema references are not yet supported: a field refers to "
             f"{shorten(reference)}",
             where,
         )
-    if kind == "ndarray":
-        dtype = dtype_of_text(found.get("dtype"), where)
-        return ValueType(kind, dtype, *dimensions_of(found, where))
-    if kind == "structured":
-        dtype = found.get("dtype")
-        return ValueType(kind, dtype if isinstance(dtype, str) else None)
-    return ValueType(kind)
+    return kind.from_reference(found, where)

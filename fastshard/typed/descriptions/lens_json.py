@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastshard.errors import DescriptionError
-from fastshard.typed.descriptions.structure import list_of, map_of, shorten, text_of
+from fastshard.typed.kinds.value_type import list_of, map_of, shorten, text_of
 from fastshard.typed.lenses.lens import Lens, compose, make_lens
 from fastshard.typed.sample_type import become_dataclass, is_generated, new_sample
 

@@ -7,31 +7,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastshard.errors import DescriptionError
-from fastshard.typed.descriptions.structure import (
+from fastshard.typed.descriptions.structure import Structure, StructureField
+from fastshard.typed.kinds.arrays import is_claimed
+from fastshard.typed.kinds.base import dimensions_json
+from fastshard.typed.kinds.registry import BY_SCHEMA_NAME
+from fastshard.typed.kinds.scalars import PRIMITIVES
+from fastshard.typed.kinds.value_type import (
     MAX_DEPTH,
-    PRIMITIVES,
-    Structure,
-    StructureField,
     ValueType,
-    canonical_dtype,
     list_of,
     map_of,
     shorten,
     text_of,
 )
-from fastshard.typed.kinds.annotations import FORMATS
 
-__all__ = [
-    "dimensions_of",
-    "dtype_of_text",
-    "from_local_json",
-    "to_local_json",
-]
+__all__ = ["from_local_json", "to_local_json"]
 
-MAX_DIMENSIONS = 64  # NumPy's own limit
-# The dtype that atdata writes for arrays of any dtype. A schema that has this key
-# means what it says.
-CLAIMED = "float32"
+# A schema that has this key means the dtypes that it says: atdata claims float32 for
+# arrays of any.
 EXACT_KEY = "exactDtypes"
 
 
@@ -80,7 +73,7 @@ def to_local_json(
         "createdAt": created_at or datetime.now(UTC).isoformat(),
     }
     if any(
-        inner.kind == "ndarray" and inner.dtype == CLAIMED and inner.is_exact
+        is_claimed(inner) and inner.is_exact
         for each in structure.fields
         for inner in nested(each.type)
     ):
@@ -103,10 +96,7 @@ def field_type(value: ValueType) -> dict[str, Any]:
     found: dict[str, Any] = {"$type": f"local#{value.kind}"}
     if value.kind == "ndarray" or value.dtype is not None:
         found["dtype"] = value.dtype
-    if value.shape is not None:
-        found["shape"] = list(value.shape)
-    if value.dimension_names is not None:
-        found["dimensionNames"] = list(value.dimension_names)
+    found |= dimensions_json(value)
     if value.items is not None:
         found["items"] = field_type(value.items)
     return found
@@ -186,34 +176,19 @@ def parse_field_type(
                 f"Unknown primitive type: {shorten(primitive)}", where
             )
         return ValueType(primitive)
-    if kind == "array":
-        items = found.get("items")
-        if items is None:
-            return ValueType("array")
-        inner = parse_field_type(items, where, is_exact, depth + 1)
-        return ValueType("array", items=inner)
-    if kind == "ndarray":
-        dtype = dtype_of_text(found.get("dtype"), where)
-        return ValueType(
-            "ndarray",
-            dtype,
-            *dimensions_of(found, where),
-            is_exact=is_exact or dtype != CLAIMED,
-        )
-    if kind == "structured":
-        dtype = found.get("dtype")
-        if dtype is not None and not isinstance(dtype, str):
-            raise DescriptionError(f"'dtype' must be a str, is {shorten(dtype)}", where)
-        return ValueType("structured", dtype, *dimensions_of(found, where))
-    if kind == "object" or kind in FORMATS:
-        return ValueType(kind)
     if kind == "ref":
         raise DescriptionError(
             "Schema references ('ref') are not yet supported: a field refers to "
             f"{shorten(found.get('ref'))}",
             where,
         )
-    raise DescriptionError(f"Unknown field type kind: {shorten(kind)}", where)
+    known = BY_SCHEMA_NAME.get(kind)
+    if known is None or kind in PRIMITIVES:
+        raise DescriptionError(f"Unknown field type kind: {shorten(kind)}", where)
+    value = known.from_local(
+        found, where, lambda inner: parse_field_type(inner, where, is_exact, depth + 1)
+    )
+    return value._replace(is_exact=is_exact or not is_claimed(value))
 
 
 def kind_of(found: Mapping[str, Any], where: str) -> str:
@@ -227,36 +202,3 @@ def kind_of(found: Mapping[str, Any], where: str) -> str:
     if not isinstance(kind, str):
         raise DescriptionError(f"'kind' must be a str, is {shorten(kind)}", where)
     return kind
-
-
-def dtype_of_text(text: object, where: str) -> str | None:
-    """Return NumPy's name of a schema's dtype; None is any."""
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise DescriptionError(f"'dtype' must be a str, is {shorten(text)}", where)
-    return canonical_dtype(text)
-
-
-def dimensions_of(
-    found: Mapping[str, Any], where: str
-) -> tuple[tuple[int | None, ...] | None, tuple[str, ...] | None]:
-    """Return ``shape`` and ``dimensionNames`` of an array's annotations."""
-    shape, names = found.get("shape"), found.get("dimensionNames")
-    for key, value in (("shape", shape), ("dimensionNames", names)):
-        if value is not None and len(list_of(value, repr(key), where)) > MAX_DIMENSIONS:
-            raise DescriptionError(f"{key!r} has too many dimensions", where)
-    for size in shape or ():
-        if size is not None and (type(size) is not int or size < 0):
-            raise DescriptionError(
-                "'shape' must have sizes and nulls, has " + shorten(size), where
-            )
-    for name in names or ():
-        if not isinstance(name, str):
-            raise DescriptionError(
-                f"'dimensionNames' must have str, has {shorten(name)}", where
-            )
-    return (
-        None if shape is None else tuple(shape),
-        None if names is None else tuple(names),
-    )

@@ -10,31 +10,18 @@ import types
 from typing import Any
 from weakref import WeakValueDictionary
 
-from numpy.typing import NDArray
-
 from fastshard._util.json import parse_value
 from fastshard._util.processes.forks import LockOwner
 from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
-from fastshard.typed.descriptions.structure import (
-    Structure,
-    ValueType,
-    resolve_dtype,
-)
+from fastshard.typed.descriptions.structure import Structure
 from fastshard.typed.fields import declared_fields
-from fastshard.typed.kinds.annotations import FORMATS
+from fastshard.typed.kinds.registry import kind_of_type
+from fastshard.typed.kinds.value_type import ValueType
 from fastshard.typed.sample_type import PackableSample, become_dataclass
 
 __all__ = ["SchemaType", "load_type", "make_type"]
 
 LOCK = LockOwner(threading.RLock)
-PRIMITIVES: dict[str, type] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "bytes": bytes,
-    "object": dict,
-}
 
 
 class SchemaType(type):
@@ -125,7 +112,7 @@ def build(structure: Structure, ref: str | None, content: str) -> type[PackableS
         "__field_formats__": {
             each.name: each.type.kind
             for each in structure.fields
-            if each.type.kind in FORMATS
+            if kind_of_type(each.type).is_format
         },
         "__schema_structure__": structure,
         "__schema_content__": content,
@@ -155,18 +142,7 @@ def docstring(text: str | None) -> str | None:
 
 def hint_of(value: ValueType, where: str) -> Any:
     """Return the annotation of a field's values."""
-    if value.kind == "ndarray":
-        if value.dtype is None or not value.is_exact:
-            return NDArray[Any]
-        scalar: Any = resolve_dtype(value.dtype, where)
-        return NDArray[scalar]
-    if value.kind == "structured":
-        return NDArray[Any]
-    if value.kind == "array":
-        if value.items is None:
-            return list
-        return types.GenericAlias(list, (hint_of(value.items, where),))
-    return PRIMITIVES.get(value.kind, bytes)  # of `FORMATS`, which decode bytes
+    return kind_of_type(value).annotation(value, where, hint_of)
 
 
 def reduce_type(cls: SchemaType) -> str | tuple[Any, ...]:

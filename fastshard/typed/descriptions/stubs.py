@@ -7,23 +7,19 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from fastshard._util.files import replace_file
+from fastshard.typed.descriptions.local_schema import nested
 from fastshard.typed.descriptions.schema_type import dump
-from fastshard.typed.descriptions.structure import (
-    Structure,
-    ValueType,
-    resolve_dtype,
-)
+from fastshard.typed.descriptions.structure import Structure
+from fastshard.typed.kinds.registry import kind_of_type
+from fastshard.typed.kinds.value_type import ValueType
 
 __all__ = ["LOCAL_AUTHORITY", "StubFolder"]
 
 LOCAL_AUTHORITY = "local"
 MAX_STEM = 100  # bytes of a file's name without its suffix
 DEFAULT_FOLDER = "~/.atdata/stubs"
-# Formats, whose values are of libraries that a checker may not know.
-OF_LIBRARIES = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
 BUILTINS = ("bool", "bytes", "dict", "float", "int", "list", "str")
 FACE = '"""Types of schemas."""\n'
 # First lines of modules that are written here, and by atdata.
@@ -242,6 +238,8 @@ def imports(structure: Structure, ref: str) -> list[str]:
         found.append("import numpy as np")
     if "NDArray[" in hints:
         found.append("from numpy.typing import NDArray")
+    types = [inner for each in structure.fields for inner in nested(each.type)]
+    found += sorted({kind_of_type(each).stub_import for each in types} - {""})
     return [*found, ""] if found else found
 
 
@@ -300,21 +298,4 @@ def hints_of(structure: Structure, ref: str) -> dict[str, str]:
 
 
 def hint_of(value: ValueType, prefix: str, where: str) -> str:
-    if value.kind == "ndarray":
-        return f"NDArray[{scalar_name(value, where)}]"
-    if value.kind == "structured":
-        return "NDArray[Any]"
-    if value.kind == "array":
-        items = "Any" if value.items is None else hint_of(value.items, prefix, where)
-        return f"{prefix}list[{items}]"
-    if value.kind == "object":
-        return f"{prefix}dict[{prefix}str, Any]"
-    return "Any" if value.kind in OF_LIBRARIES else f"{prefix}{value.kind}"
-
-
-def scalar_name(value: ValueType, where: str) -> str:
-    """Return the name of an array's scalar type, Any where NumPy has none."""
-    if value.dtype is None or not value.is_exact:
-        return "Any"
-    scalar: Any = resolve_dtype(value.dtype, where)
-    return f"np.{scalar.__name__}" if scalar.__module__ == "numpy" else "Any"
+    return kind_of_type(value).stub(value, where, prefix, hint_of)

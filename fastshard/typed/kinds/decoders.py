@@ -6,58 +6,14 @@ msgspec has no type for is decoded without a type and checked here.
 
 from __future__ import annotations
 
-import enum
-import functools
-import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from fastshard.errors import FormatError, MissingLibraryError, SchemaError
-from fastshard.typed.kinds import codecs
-from fastshard.typed.kinds.annotations import FORMATS, Kind, show
 
-__all__ = ["Decode", "decoder_of", "python_type"]
+__all__ = ["Decode", "NestedSamples", "SampleField", "decoder_for", "is_nil"]
 
 Decode = Callable[[memoryview], Any]
-PLAIN = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "bytes": bytes,
-    "none": None,
-    "any": Any,
-}
-
-
-def decoder_of(kind: Kind, plan_of: Callable[[type], Any]) -> Decode:
-    """Return the decoder of a field.
-
-    Parameters
-    ----------
-    kind : Kind
-        That of an object: no scalar, no array.
-    plan_of : callable
-        Returns the plan of a nested class.
-
-    Raises
-    ------
-    TypeError
-        No decoder can tell such values apart.
-    """
-    if kind.name == "sample":
-        assert kind.cls is not None
-        return SampleField(kind.cls, kind.optional, plan_of)
-    if kind.name in FORMATS:
-        return functools.partial(decode_format, kind.name, kind.cls, kind.optional)
-    if kind.name == "literal":
-        known = {(type(value), value): value for value in kind.values}
-        return functools.partial(decode_literal, decoder_for(Any), known, kind.optional)
-    if kind.name == "enum":
-        assert kind.cls is not None
-        return functools.partial(decode_enum, decoder_for(Any), kind.cls, kind.optional)
-    hook = NestedSamples(plan_of)
-    return decoder_for(python_type(kind, hook.stand_in), hook)
 
 
 def decoder_for(hint: Any, hook: NestedSamples | None = None) -> Decode:
@@ -85,34 +41,6 @@ def load_msgspec() -> Any:
             f"pip install 'fastshard[typed]' ({error})"
         ) from error
     return msgspec
-
-
-def python_type(kind: Kind, stand_in: Callable[[type], type]) -> Any:
-    """Return the type that msgspec decodes; `stand_in` gives those of samples."""
-    inner = [python_type(item, stand_in) for item in kind.items]
-    hint: Any
-    if kind.name in PLAIN:
-        hint = PLAIN[kind.name]
-    elif kind.name == "list":
-        hint = list[inner[0]] if inner else list  # type: ignore[valid-type]
-    elif kind.name == "dict":
-        hint = dict[inner[0], inner[1]] if inner else dict  # type: ignore[valid-type]
-    elif kind.name == "tuple" and kind.is_variadic:
-        hint = tuple[inner[0], ...] if inner else tuple  # type: ignore[valid-type]
-    elif kind.name == "tuple":
-        hint = tuple[tuple(inner)] if inner else tuple[()]  # type: ignore[misc]
-    elif kind.name == "union":
-        hint = functools.reduce(operator.or_, inner)
-    elif kind.name == "literal":
-        hint = Literal[kind.values]
-    elif kind.name == "enum":
-        hint = kind.cls
-    elif kind.name == "sample":
-        assert kind.cls is not None
-        hint = stand_in(kind.cls)
-    else:
-        raise TypeError(f"{kind.name}s inside containers cannot be fields of a sample")
-    return hint | None if kind.optional and hint is not None else hint
 
 
 class StandIn(type):
@@ -174,46 +102,3 @@ class SampleField:
 
 def is_nil(view: memoryview) -> bool:
     return view[0] == 0xC0
-
-
-def decode_literal(
-    decode: Decode, known: dict[Any, Any], optional: bool, view: memoryview
-) -> Any:
-    """Decode a value that is one of several."""
-    value = decode(view)
-    if value is None and optional:
-        return None
-    try:
-        return known[type(value), value]
-    except (KeyError, TypeError):  # TypeError: a container
-        choices = ", ".join(repr(each) for each in known.values())
-        raise SchemaError(f"{value!r} is none of {choices}", "", 0) from None
-
-
-def decode_enum(
-    decode: Decode, cls: type[enum.Enum], optional: bool, view: memoryview
-) -> Any:
-    """Decode the value of a member of an enumeration."""
-    value = decode(view)
-    if value is None and optional:
-        return None
-    try:
-        return cls(value)
-    except (ValueError, TypeError) as error:
-        raise SchemaError(str(error), "", 0) from None
-
-
-def decode_format(name: str, cls: type | None, optional: bool, view: memoryview) -> Any:
-    """Decode a value of another library from the bin that has its encoding."""
-    if optional and is_nil(view):
-        return None
-    data = decoder_for(bytes)(view)
-    try:
-        value = codecs.decode(name, data)
-    except (FormatError, MissingLibraryError):
-        raise
-    except Exception as error:  # of libraries, for bytes that they cannot read
-        raise FormatError(f"no {name}: {error}", "", 0) from error
-    if cls is not None and not isinstance(value, cls):
-        raise SchemaError(f"expected {show(cls)}, got {show(type(value))}", "", 0)
-    return value

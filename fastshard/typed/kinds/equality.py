@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastshard.typed.kinds.codecs import format_of
+from fastshard.typed.kinds.registry import kind_of_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def _has_items(value: Any) -> bool:
 
     if isinstance(value, np.generic):
         return False
-    return hasattr(value, "dtype") or format_of(value) is not None
+    return hasattr(value, "dtype") or kind_of_value(value) is not None
 
 
 def _equal_objects(left: Any, right: Any) -> bool:
@@ -81,10 +81,9 @@ def _equal_objects(left: Any, right: Any) -> bool:
         return equal_arrays(left, right)
     if type(left) is not type(right):
         return False
-    if hasattr(left, "equals"):  # of pandas and Arrow
-        return bool(left.equals(right))
+    kind = kind_of_value(left)
+    if kind is not None:
+        return kind.equals(left, right)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    if hasattr(left, "nnz"):  # of SciPy
-        return bool((left != right).nnz == 0)
     return bool((left == right).all())

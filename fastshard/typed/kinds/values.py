@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.typed.encode import PayloadEncoder
 from fastshard._util.writing.dtypes import explain_unnamed
-from fastshard.typed.kinds.codecs import encode, format_of
+from fastshard.typed.kinds.registry import kind_of_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,9 +173,9 @@ def convert_library(value: Any, name: str | None) -> object:
             )
         check_dtype(value.dtype)
         return arrange(value, False)
-    library = format_of(value)
-    if library is not None and name is not None:
-        return encode(library, value)
+    kind = kind_of_value(value)
+    if kind is not None and (name is not None or kind.is_item):
+        return kind.to_stored(value)
     raise TypeError(f"cannot store {describe_type(value)}")
 
 

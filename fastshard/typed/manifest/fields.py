@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import types
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastshard.typed.kinds.annotations import resolve
+from fastshard.typed.kinds.base import AggregateKind
+from fastshard.typed.kinds.registry import describe, kind_of_value
+from fastshard.where.columns import add_conversion
 from fastshard.where.predicate import Fields
 
 __all__ = [
@@ -18,15 +20,6 @@ __all__ = [
     "query_fields",
     "resolve_manifest_fields",
 ]
-
-AggregateKind = Literal["categorical", "numeric", "set"]
-KINDS: dict[Any, AggregateKind] = {
-    str: "categorical",
-    bool: "categorical",
-    int: "numeric",
-    float: "numeric",
-    list: "set",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,16 +106,10 @@ def find_marker(annotation: Any, metadata: tuple[Any, ...]) -> ManifestField | N
 
 def infer_kind(annotation: Any) -> AggregateKind | None:
     """Return the kind of aggregate of a field without a marker, or None."""
-    kinds = [strip(part) for part in members(annotation)]
-    kinds = [kind for kind in kinds if kind is not type(None)]
-    if len(kinds) != 1:
+    try:
+        return describe(annotation).aggregate
+    except TypeError:  # no field of a sample, or one by its format only
         return None
-    if get_origin(kinds[0]) is Literal:
-        values = {type(value) for value in get_args(kinds[0])} - {type(None)}
-        return KINDS.get(values.pop()) if len(values) == 1 else None
-    if isinstance(kinds[0], type) and issubclass(kinds[0], enum.Enum):
-        return "categorical"
-    return KINDS.get(get_origin(kinds[0]) or kinds[0])
 
 
 def members(annotation: Any) -> Iterator[Any]:
@@ -170,3 +157,12 @@ def query_fields(sample_type: type) -> Fields:
     """
     names = resolve_manifest_fields(sample_type)
     return Fields(names, f"{sample_type.__name__}Fields")
+
+
+def plain_of_kind(value: Any) -> Any:
+    """Return the plain value of one of a registered kind; others as they are."""
+    kind = kind_of_value(value)
+    return value if kind is None else kind.plain(value)
+
+
+add_conversion(plain_of_kind)

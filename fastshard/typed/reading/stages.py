@@ -199,7 +199,7 @@ class StructuralView:
         self.by_payload = by_payload
 
     def __call__(self, sample: Any) -> Any:
-        if getattr(self, "by_payload", False):  # old pickles have none
+        if self.by_payload:
             return self.kind.from_bytes(sample.packed)  # type: ignore[attr-defined]
         return self.kind(**{name: getattr(sample, name) for name in self.names})
 

@@ -125,6 +125,7 @@ class StoredSamples:
         if found is None:
             decoder = self._reader.field_decoder(name)
             found = [getattr(decoder(sample), name) for sample in self._samples]
+            found = found if field.column is None else field.column(found)
         return found
 
     def _read_together(self, field: FieldPlan) -> Any:

@@ -1,0 +1,1 @@
+"""Kinds whose values are of other libraries, stored as bytes."""
