@@ -108,9 +108,9 @@ def test_an_alias_has_what_its_home_has(name):
 def test_what_code_of_before_imports():
     import fastshard.decoders
     from fastshard.build import build_index
-    from fastshard.columnar.reader import ShardedDatasetReader
     from fastshard.columnar.writer import ShardedDatasetWriter
 
+    from fastshard.columnar.reader import ShardedDatasetReader
     from fastshard.dataset import Dataset
 
     assert build_index is fastshard.build_index
