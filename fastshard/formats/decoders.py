@@ -214,18 +214,8 @@ def decoder_for(
     >>> decoder_for("dat") is None
     True
     """
-    overrides = {}
-    for extension, decoder in (decoders or {}).items():
-        if not callable(decoder):
-            raise TypeError(f"the decoder of {extension!r} is not callable")
-        overrides[extension.lower().removeprefix(".")] = decoder
-    rest = field.lower()
-    while rest:
-        found = overrides.get(rest) or DECODERS.get(rest)
-        if found is not None:
-            return found
-        rest = rest.partition(".")[2]
-    return None
+    own = own_decoder(field, decoders) if decoders else None
+    return DECODERS.get(field.lower().rpartition(".")[2]) if own is None else own
 
 
 def decode_binary(view: memoryview) -> memoryview:

@@ -33,7 +33,7 @@ from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import HTTP, join_url, redact, scheme_of
 from fastshard.streaming.index import FileInfo, ShardConfig, StreamIndex
-from fastshard.streaming.samples import RowFacts
+from fastshard.streaming.samples import RowCodec
 
 __all__ = ["StreamFiles"]
 
@@ -106,7 +106,7 @@ class StreamFiles:
             raise ClosedError("the dataset is closed: open it again")
 
     def open_shard(
-        self, number: int, facts: RowFacts, opening: Opening | None = None
+        self, number: int, codec: RowCodec, opening: Opening | None = None
     ) -> RowShard:
         """Open a shard by its number in the index; `opening` checks its file.
 
@@ -123,15 +123,15 @@ class StreamFiles:
         raw = entry.raw_data
         meta = entry.raw_meta
         meta_bytes = b""
-        if meta is not None and facts.config.is_split:
+        if meta is not None and codec.config.is_split:
             meta_bytes = self._read_meta(
                 meta, entry.zip_meta, entry.compression, entry.samples
             )
         source, path, mode = self._open_source(
             raw, entry.zip_data, entry.compression, opening
         )
-        rows = self._make_rows(facts.config, source, path, entry.samples, meta_bytes)
-        return make_row_shard(source, path, mode, rows, facts)
+        rows = self._make_rows(codec.config, source, path, entry.samples, meta_bytes)
+        return make_row_shard(source, path, mode, rows, codec)
 
     def _open_source(
         self,

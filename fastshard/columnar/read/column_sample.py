@@ -1,15 +1,15 @@
-"""Samples of a columnar dataset: rows of the index whose fields are arrays."""
+"""Samples of a columnar dataset: rows of the index, fields are arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.layout.headers import needs_pickle
-from fastshard.errors import FastshardError, FormatError, key_collision
-from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
-from fastshard.formats.info import Infos
+from fastshard.errors import FastshardError, FormatError
+from fastshard.formats.codec import FieldCodec, Infos
+from fastshard.formats.decoders import DECODERS, Decoder
 from fastshard.formats.sample import CopiedSample, Sample
 
 if TYPE_CHECKING:
@@ -17,71 +17,7 @@ if TYPE_CHECKING:
 
     from fastshard.formats.layout import Allocate
 
-__all__ = ["ColumnSample", "CopiedArrays"]
-
-
-class ArrayFields:
-    """Mixin of samples whose fields are arrays, whatever the fields' names."""
-
-    __slots__ = ()
-
-    decoders: Any
-    keys: Any
-
-    def decode(self, *fields: str) -> dict[str, Any]:
-        """Return decoded fields by name, and the key as ``"__key__"``.
-
-        Parameters
-        ----------
-        *fields : str
-            Fields to decode; by default all.
-
-        Returns
-        -------
-        dict
-            Arrays, or what the user's decoders return.
-
-        Raises
-        ------
-        FastshardError
-            A field is named ``"__key__"``, as the key in the result is.
-        FieldNotFoundError
-            The sample has no such field.
-        FormatError
-            A field is not an array.
-
-        Examples
-        --------
-        >>> ds[1].decode("target")
-        {'__key__': 'sample_000000000002', 'target': array([1., 1.])}
-        """
-        if "__key__" in (fields or self.keys()):
-            raise key_collision()
-        decoded: dict[str, Any] = super().decode(*fields)  # type: ignore[misc]
-        return decoded
-
-    def decoder_of(self, field: str) -> Decoder | None:
-        """Return the user's decoder of a field, by default the decoder of ``.npy``.
-
-        Parameters
-        ----------
-        field : str
-            The field's name, with or without a suffix.
-
-        Returns
-        -------
-        callable
-            It takes the stored bytes as a memoryview.
-
-        Examples
-        --------
-        >>> ds[1].decoder_of("target")(ds[1].view("target"))
-        array([1., 1.])
-        """
-        own = decoder_for(field, self.decoders)
-        if own is None or any(own is one for one in DECODERS.values()):
-            return DECODERS["npy"]
-        return own
+__all__ = ["ArrayCodec", "ColumnSample", "CopiedArrays"]
 
 
 class MetadataDecoder:
@@ -102,7 +38,89 @@ class MetadataDecoder:
         raise FastshardError("the values of a metadata column have no stored bytes")
 
 
-class ColumnSample(ArrayFields, Sample):
+class ArrayCodec(FieldCodec):
+    """Codec of columnar datasets: fields are arrays, whatever their names.
+
+    Parameters
+    ----------
+    metadata, values, names : optional
+        Of a copied sample: its metadata, the values of metadata columns by name, and
+        the names of its fields in order, None for the stored ones.
+    """
+
+    __slots__ = ("metadata", "names", "values")
+
+    def __init__(
+        self,
+        metadata: dict[str, Any] | None = None,
+        values: dict[str, Any] | None = None,
+        names: list[str] | None = None,
+    ) -> None:
+        self.metadata = metadata or {}
+        self.values = values or {}
+        self.names = names
+
+    def decoder(self, sample: Any, field: str) -> Decoder:
+        if sample._is_stored(field):
+            return DECODERS["npy"]
+        if sample.samples is None:  # a copy
+            return MetadataDecoder("object")
+        return MetadataDecoder(sample.samples.metadata.kind(field))
+
+    def decode(self, sample: Any, field: str) -> Any:
+        if not sample._is_stored(field):
+            return sample[field]
+        return super().decode(sample, field)
+
+    def infos(self, sample: Any) -> Mapping[str, dict[str, Any]]:
+        return Infos(
+            describe_item(sample)[0],
+            {"metadata": lambda: sample.metadata},
+            "the metadata",
+            "a writer stores it by add_sample(arrays, metadata={...})",
+        )
+
+    def stack_fields(
+        self, samples: list[Any], fields: tuple[str, ...], allocate: Allocate
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.columnar.positions import stack_samples
+        from fastshard.columnar.read.batch import stack_equal
+
+        return stack_samples(samples, fields, allocate, stack_equal)
+
+    def decode_columns(
+        self, samples: list[Any], fields: tuple[str, ...]
+    ) -> dict[str, list[Any]]:
+        """Return the values of metadata columns."""
+        found: dict[str, list[Any]] = {}
+        for name in fields:
+            if samples[0].samples.values_of(name) is None:
+                continue
+            values: list[Any] = []
+            for each in samples:
+                column = each.samples.values_of(name)
+                values.append(each[name] if column is None else column[each.position])
+            found[name] = values
+        return found
+
+    def copy_state(self, sample: Any) -> tuple[Any, ...]:
+        names = sample.keys()
+        stored = {
+            name: bytes(sample.view(name)) for name in names if sample._is_stored(name)
+        }
+        if len(stored) == len(names):
+            return CopiedArrays, stored, sample.metadata
+        values = {name: sample[name] for name in names if name not in stored}
+        return CopiedArrays, stored, sample.metadata, values, names
+
+    def copied_item(self, sample: Any, field: str) -> Any:
+        return self.values[field] if field in self.values else sample.array(field)
+
+
+ARRAYS = ArrayCodec()
+
+
+class ColumnSample(Sample):
     """Sample of a columnar dataset, whose fields are arrays.
 
     ``sample["history"]`` is an array on the shard's memory, read-only unless the
@@ -123,6 +141,8 @@ class ColumnSample(ArrayFields, Sample):
     """
 
     __slots__ = ()
+
+    codec = ARRAYS
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -192,44 +212,6 @@ class ColumnSample(ArrayFields, Sample):
                 raise
             return values[self.position]
 
-    def decoder_of(self, field: str) -> Decoder | None:
-        samples: Any = self.samples
-        if samples.values_of(field) is None:
-            return super().decoder_of(field)
-        return MetadataDecoder(samples.metadata.kind(field))
-
-    def _decode_field(self, field: str) -> Any:
-        if self._is_stored(field):
-            return super()._decode_field(field)
-        return self[field]
-
-    @staticmethod
-    def _stack_fields(
-        samples: list[Any],
-        fields: tuple[str, ...],
-        allocate: Allocate,
-    ) -> dict[str, NDArray[Any]]:
-        from fastshard._core.columnar.positions import stack_samples
-        from fastshard.columnar.read.batch import stack_equal
-
-        return stack_samples(samples, fields, allocate, stack_equal)
-
-    @staticmethod
-    def _decode_columns(
-        samples: list[Any], fields: tuple[str, ...]
-    ) -> dict[str, list[Any]]:
-        """Return the values of metadata columns."""
-        found: dict[str, list[Any]] = {}
-        for name in fields:
-            if samples[0].samples.values_of(name) is None:
-                continue
-            values: list[Any] = []
-            for each in samples:
-                column = each.samples.values_of(name)
-                values.append(each[name] if column is None else column[each.position])
-            found[name] = values
-        return found
-
     def _is_stored(self, field: str) -> bool:
         samples: Any = self.samples
         return samples.values_of(field) is None
@@ -240,91 +222,9 @@ class ColumnSample(ArrayFields, Sample):
         samples: Any = self.samples
         return samples.owner.path, 0, f"{self.key}.{field}"
 
-    def infos(self) -> Mapping[str, dict[str, Any]]:
-        """Return the metadata as the one entry of `Sample.infos`.
 
-        Returns
-        -------
-        Mapping of str to dict
-            ``{"metadata": ...}``; ``ds.filter`` hands it to its function as ``info``.
-
-        Examples
-        --------
-        >>> ds[1].infos()["metadata"]
-        {'day': 1}
-        """
-        return Infos(
-            describe_item(self)[0],
-            {"metadata": lambda: self.metadata},
-            "the metadata",
-            "a writer stores it by add_sample(arrays, metadata={...})",
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        names = self.keys()
-        stored = {
-            name: bytes(self.view(name)) for name in names if self._is_stored(name)
-        }
-        parts = (self.key, self.position, stored, self.metadata)
-        if len(stored) == len(names):
-            return CopiedArrays, parts
-        values = {name: self[name] for name in names if name not in stored}
-        return CopiedArrays, (*parts, values, names)
-
-
-class CopiedArrays(ArrayFields, CopiedSample):
-    """Sample of arrays with bytes of its own: the unpickled form of `ColumnSample`."""
-
-    __slots__ = ("_names", "_values", "metadata")
-
-    def __init__(
-        self,
-        key: str,
-        position: int,
-        fields: dict[str, bytes],
-        metadata: dict[str, Any],
-        values: dict[str, Any] | None = None,
-        names: list[str] | None = None,
-    ) -> None:
-        super().__init__(key, position, fields)
-        self.metadata = metadata
-        self._values = values or {}  # of metadata columns
-        self._names = list(fields) if names is None else names
-
-    def keys(self) -> list[str]:
-        return list(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __contains__(self, field: object) -> bool:
-        return field in self._names
-
-    def __getitem__(self, field: str) -> Any:
-        return self._values[field] if field in self._values else self.array(field)
-
-    def decoder_of(self, field: str) -> Decoder | None:
-        if field in self._values:
-            return MetadataDecoder("object")
-        return super().decoder_of(field)
-
-    def _decode_field(self, field: str) -> Any:
-        if field in self._values:
-            return self._values[field]
-        return super()._decode_field(field)
-
-    def _is_stored(self, field: str) -> bool:
-        return field not in self._values
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedArrays, (
-            self.key,
-            self.position,
-            self._fields,
-            self.metadata,
-            self._values,
-            self._names,
-        )
+def CopiedArrays(  # noqa: N802
+    key: str, position: int, fields: dict[str, bytes], *state: Any
+) -> CopiedSample:
+    """Return a copied sample from its pickle, which has this name."""
+    return CopiedSample(key, position, fields, ArrayCodec(*state))
