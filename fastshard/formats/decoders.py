@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -23,6 +23,7 @@ __all__ = [
     "decoder_for",
     "is_data_error",
     "locate_error",
+    "open_image",
     "own_decoder",
 ]
 
@@ -331,16 +332,30 @@ def decode_image(view: memoryview) -> PIL.Image.Image:
 
     Pillow's limit on the number of pixels applies.
     """
+    image = open_image(_file_of(view))
+    with _convert_errors("not an image"):
+        image.load()
+    return image
+
+
+def open_image(file: IO[bytes], rare: Sequence[str] = ()) -> PIL.Image.Image:
+    """Open an untrusted image with Pillow; its pixels are decoded at first use.
+
+    `rare` are further kinds to try, which some builds of Pillow lack.
+    """
     with _require_library("Pillow", "images"):
         import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     with _convert_errors("not an image"):
         try:
-            image = PIL.Image.open(_file_of(view), formats=IMAGES)
+            return PIL.Image.open(file, formats=IMAGES)
         except PIL.UnidentifiedImageError as error:
-            kinds = ", ".join(IMAGES)
+            if rare:
+                PIL.Image.init()
+                built_in = [name for name in rare if name in PIL.Image.OPEN]
+                with suppress(PIL.UnidentifiedImageError):
+                    return PIL.Image.open(file, formats=built_in)
+            kinds = ", ".join((*IMAGES, *rare))
             raise _fault(f"not an image of a known kind ({kinds})", 0) from error
-        image.load()
-    return image
 
 
 def decode_msgpack(view: memoryview) -> Any:

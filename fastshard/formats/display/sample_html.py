@@ -7,7 +7,7 @@ import io
 import warnings
 from typing import Any
 
-from fastshard.formats.decoders import IMAGES
+from fastshard.formats.decoders import open_image
 from fastshard.formats.display.table import html_table, html_text
 from fastshard.formats.field_info import kind_of_decoder
 
@@ -103,7 +103,7 @@ def _thumbnail(file: Any, size: int) -> str:
     data = io.BytesIO(file.read())
     with warnings.catch_warnings():
         warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
-        image = PIL.Image.open(data, formats=IMAGES)
+        image = open_image(data)
     shape = f"{image.width:,} x {image.height:,}, {image.mode}"
     pixels = image.width * image.height
     if pixels <= MAX_PIXELS:

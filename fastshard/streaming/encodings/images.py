@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastshard.errors import FormatError
+from fastshard.formats.decoders import open_image
 from fastshard.streaming.encodings.base import (
     Buffer,
     Encoding,
@@ -31,10 +32,7 @@ __all__ = [
     "PNGEncoding",
 ]
 
-# Pillow's readers that may see a field's bytes. Others are not meant for untrusted
-# bytes: one of them starts Ghostscript.
-READERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-RARE_READERS = ("JPEG2000", "AVIF", "ICO")  # some builds of Pillow lack them
+RARE_READERS = ("JPEG2000", "AVIF", "ICO")  # of images that upstream reads, too
 MODES = {  # bits of a pixel
     **dict.fromkeys(("L", "P"), 8),
     **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 16),
@@ -42,7 +40,6 @@ MODES = {  # bits of a pixel
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
     "1": 1,  # rows are padded to bytes
 }
-MAX_MESSAGE = 200  # characters of Pillow's message, at most
 
 
 class PILEncoding(Encoding):
@@ -87,7 +84,7 @@ class JPEGEncoding(Encoding):
         return save_image(obj, "JPEG")
 
     def decode(self, data: Buffer) -> Any:
-        return open_image(data)
+        return decode_image(data)
 
 
 class PNGEncoding(Encoding):
@@ -98,7 +95,7 @@ class PNGEncoding(Encoding):
         return save_image(obj, "PNG")
 
     def decode(self, data: Buffer) -> Any:
-        return open_image(data)
+        return decode_image(data)
 
 
 class JPEGArrayEncoding(Encoding):
@@ -111,7 +108,7 @@ class JPEGArrayEncoding(Encoding):
         ends = decode_ends(data, 0)
         if not len(ends):
             fail("an array of no images", 0)
-        return decode_items(open_image, data, ends, 4)
+        return decode_items(decode_image, data, ends, 4)
 
 
 class ImageListEncoding(Encoding):
@@ -142,24 +139,9 @@ def save_image(image: Any, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def open_image(data: Buffer) -> Any:
-    """Return an image that reads its pixels at first use."""
-    image = pillow()
-    try:
-        try:
-            return image.open(io.BytesIO(data), formats=READERS)
-        except image.UnidentifiedImageError:
-            image.init()
-            rare = [name for name in RARE_READERS if name in image.OPEN]
-            return image.open(io.BytesIO(data), formats=rare)
-    except MemoryError:
-        raise
-    except image.UnidentifiedImageError as error:
-        kinds = ", ".join((*READERS, *RARE_READERS))
-        fail(f"not an image of a known kind ({kinds})", 0, error)
-    except Exception as error:
-        text = str(error).partition("\n")[0][:MAX_MESSAGE] or type(error).__name__
-        fail(f"not an image: {text}", 0, error)
+def decode_image(data: Buffer) -> Any:
+    """Return an image that reads its pixels at first use, from a copy of the bytes."""
+    return open_image(io.BytesIO(data), RARE_READERS)
 
 
 def join_items(items: Sequence[bytes | memoryview]) -> bytes:
