@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.dataset.shard import describe_item
 from fastshard.errors import InfoNotFoundError
 from fastshard.formats.decoders import DECODERS, Decoder, decode_text, decoder_for
+from fastshard.formats.field_info import kind_of
 from fastshard.formats.layout import NPY, VALUE, Allocate, FieldLayout
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class FieldCodec:
     key_is_field = False
     names: list[str] | None = None
     values: Mapping[str, Any] = {}
+
+    def kind(self, field: str) -> str:
+        """Return the kind of a field, see `FieldInfo`, without a sample that has it."""
+        return kind_of(field)
 
     def decoder(self, sample: Any, field: str) -> Decoder | None:
         """Return the format's decoder, whose ``kind`` is the field's; None: bytes."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-__all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
+__all__ = ["FIELDS", "KEY", "CopiedSample", "Keys", "Sample", "Samples"]
 
 
 KEY = "__key__"

@@ -143,6 +143,9 @@ class RowCodec(FieldCodec):
         self._decoders: dict[str, FieldDecoder] = {}
         self._layouts: dict[str, FieldLayout] = {}
 
+    def kind(self, field: str) -> str:
+        return kind_of_encoding(self.encodings.get(field, ""))
+
     def decoder(self, sample: Any, field: str) -> FieldDecoder | None:
         """Return the decoder of a column, or None for an unknown one."""
         found = self._decoders.get(field)

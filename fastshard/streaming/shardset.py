@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import accumulate, repeat
@@ -17,8 +17,7 @@ from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import FastshardError, StaleIndexError
-from fastshard.formats.decoders import Decoder, own_decoder
-from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
@@ -43,7 +42,6 @@ from fastshard.streaming.index import (
 from fastshard.streaming.samples import (
     RowCodec,
     StreamSample,
-    kind_of_encoding,
 )
 
 if TYPE_CHECKING:
@@ -292,13 +290,8 @@ class StreamSet(ShardSet):
         codec = self.first_codec()
         return [] if codec is None else codec.field_names
 
-    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
-        own = own_decoder(field, decoders)
-        if own is not None:
-            return kind_of_decoder(own)
-        codec = self.first_codec()
-        encoding = "" if codec is None else codec.encodings.get(field, "")
-        return kind_of_encoding(encoding)
+    def field_codec(self) -> FieldCodec:
+        return self.first_codec() or super().field_codec()
 
     def close(self) -> None:
         self.files.is_closed = True

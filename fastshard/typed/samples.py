@@ -29,7 +29,7 @@ from fastshard.formats.sample import KEY, CopiedSample, Sample, Samples
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["CopiedPacked", "PackedSample", "PackedSequence", "ValueDecoder"]
+__all__ = ["FIELDS", "PackedSample", "PackedSequence", "ValueDecoder"]
 
 KINDS = {  # of `FieldInfo`, by the type of a value
     "str": "text",
@@ -89,6 +89,9 @@ class PackedCodec(FieldCodec):
 
     def __init__(self, payload: bytes = b"") -> None:
         self.payload = payload
+
+    def kind(self, field: str) -> str:
+        return "bytes"  # a value's type is its own
 
     def stored_kind(self, sample: Any, field: str) -> tuple[str, bool]:
         """Return the type of a field's value, and whether it is an array.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.typed.shard import decode_sample, make_packed_shard
 from fastshard.dataset.shardset import FIRST_SAMPLES
 from fastshard.dataset.tarset import TarSet
-from fastshard.formats.decoders import Decoder, own_decoder
-from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import TarShard
-from fastshard.typed.samples import PackedSample, PackedSequence
+from fastshard.typed.samples import FIELDS, PackedSample, PackedSequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,9 +56,8 @@ class PackedSet(TarSet):
         samples = self.first_samples()
         return list(dict.fromkeys(field for sample in samples for field in sample))
 
-    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
-        own = own_decoder(field, decoders)
-        return "bytes" if own is None else kind_of_decoder(own)
+    def field_codec(self) -> FieldCodec:
+        return FIELDS
 
     def _peek_fields(self) -> list[str]:
         return []  # indexes list members, not the fields in them

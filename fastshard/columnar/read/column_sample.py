@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fastshard.formats.layout import Allocate
 
-__all__ = ["ArrayCodec", "ColumnSample", "CopiedArrays"]
+__all__ = ["ARRAYS", "ArrayCodec", "ColumnSample", "CopiedArrays"]
 
 
 class MetadataDecoder:
@@ -59,6 +59,9 @@ class ArrayCodec(FieldCodec):
         self.metadata = metadata or {}
         self.values = values or {}
         self.names = names
+
+    def kind(self, field: str) -> str:
+        return "array"
 
     def decoder(self, sample: Any, field: str) -> Decoder:
         if sample._is_stored(field):
