@@ -22,10 +22,10 @@ MAX_LISTED = 8  # columns that an error lists
 
 
 class FieldCodec:
-    """Decoders, layouts and copies of the fields of samples; base: those of tars.
+    """Kinds, decoders, layouts and copies of a format's fields; base: those of tars.
 
-    A format has one codec, or one a schema. A sample asks it for what its compiled
-    look-up does not know; a copied sample has one of its own, which pickles with it.
+    A format has one codec, or one a schema; a copied sample may have one of its own.
+    The user's decoders go first: `Sample.decoder_of`.
 
     Attributes
     ----------

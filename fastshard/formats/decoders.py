@@ -19,6 +19,7 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "NpzDecoder",
+    "ValueDecoder",
     "decode_field",
     "decoder_for",
     "is_data_error",
@@ -53,6 +54,31 @@ DATA_ERROR = "_fastshard_of_data"
 _array_from_buffer: Callable[[memoryview], NDArray[Any]] | None = (
     None  # set at first use
 )
+
+
+class ValueDecoder:
+    """Decoder of a format's own, which tells the kind of its values.
+
+    Parameters
+    ----------
+    decode : callable
+    kind : str
+        As of `FieldInfo`.
+    names_bytes : bool
+        Whether the offsets of its FormatErrors are those in the field.
+    """
+
+    __slots__ = ("_decode", "kind", "names_bytes")
+
+    def __init__(
+        self, decode: Decoder, kind: str, *, names_bytes: bool = False
+    ) -> None:
+        self._decode = decode
+        self.kind = kind
+        self.names_bytes = names_bytes
+
+    def __call__(self, view: memoryview) -> Any:
+        return self._decode(view)
 
 
 def decode_field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,12 @@ from fastshard._core.dataset.shard import describe_item
 from fastshard._core.streaming.shard import decode_fields, decode_member
 from fastshard.errors import FormatError
 from fastshard.formats.codec import FieldCodec, Infos
-from fastshard.formats.decoders import decode_json, decode_text, own_decoder
+from fastshard.formats.decoders import (
+    ValueDecoder,
+    decode_json,
+    decode_text,
+    own_decoder,
+)
 from fastshard.formats.layout import ARRAY, VALUE, Allocate, FieldLayout
 from fastshard.formats.sample import KEY, CopiedSample, Sample
 
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
     from fastshard.streaming.index import ShardConfig
 
-__all__ = ["KEY", "CopiedRow", "FieldDecoder", "RowCodec", "StreamSample"]
+__all__ = ["KEY", "CopiedRow", "RowCodec", "StreamSample"]
 
 NUMBERS = {  # dtypes of encodings
     "int": "<i8",
@@ -52,54 +58,34 @@ def kind_of_encoding(encoding: str) -> str:
     return KINDS.get(encoding.partition(":")[0], "object")
 
 
-class FieldDecoder:
-    """Decoder of the stored bytes of a column.
+def column_decoder(row_format: str, encoding: str, unsafe: bool) -> ValueDecoder:
+    """Return the decoder of the stored bytes of a column."""
+    kind = kind_of_encoding(encoding)
+    if row_format in ("mds", "json"):
+        from fastshard.streaming.encodings import mds_decoder
 
-    Attributes
-    ----------
-    kind : str
-        As of `FieldInfo`.
-    """
-
-    __slots__ = ("_decode", "_text", "kind")
-
-    def __init__(self, row_format: str, encoding: str, unsafe: bool) -> None:
-        self.kind = kind_of_encoding(encoding)
-        self._text = row_format not in ("mds", "json")
-        if row_format == "mds":
-            from fastshard.streaming.encodings import mds_decoder
-
-            self._decode: Any = mds_decoder(encoding, unsafe)
-        elif row_format == "json":
-            from fastshard.streaming.encodings import mds_decoder
-
-            self._decode = mds_decoder("json")
-        else:
-            from fastshard.streaming.encodings.rows import xsv_decode
-
-            self._decode = lambda text: xsv_decode(encoding, text)
-
-    def __call__(self, view: memoryview) -> Any:
-        if not self._text:
-            return self._decode(view)
-        try:
-            return self._decode(decode_text(view))
-        except FormatError:
-            raise
-        except ValueError as error:
-            raise FormatError(str(error), "<view>", 0) from error
+        if row_format == "json":
+            return ValueDecoder(mds_decoder("json"), kind)
+        return ValueDecoder(mds_decoder(encoding, unsafe), kind)
+    return ValueDecoder(partial(decode_xsv, encoding), kind)
 
 
-class TextDecoder:
-    """Decoder of the text of a JSON shard: a string, or the bytes of other values."""
+def decode_xsv(encoding: str, view: memoryview) -> Any:
+    """Decode a field of an XSV shard."""
+    from fastshard.streaming.encodings.rows import xsv_decode
 
-    names_bytes = True
+    try:
+        return xsv_decode(encoding, decode_text(view))
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(str(error), "<view>", 0) from error
 
-    def __call__(self, view: memoryview) -> str:
-        if bytes(view[:1]) != b'"':
-            return decode_text(view)
-        text: str = decode_json(view)
-        return text
+
+def decode_json_text(view: memoryview) -> str:
+    """Return a string of a JSON shard, and the bytes of another value, as text."""
+    text: str = decode_text(view) if bytes(view[:1]) != b'"' else decode_json(view)
+    return text
 
 
 class RowCodec(FieldCodec):
@@ -136,21 +122,23 @@ class RowCodec(FieldCodec):
         if self.encodings.get(KEY) == "str":
             self.key_column = config.names.index(KEY)
         if config.format == "json":
-            self.text_decoder = TextDecoder()
+            self.text_decoder = ValueDecoder(decode_json_text, "text", names_bytes=True)
         self.key_is_field = self.key_column >= 0
         names = enumerate(config.names)
         self.field_names = [name for k, name in names if k != self.key_column]
-        self._decoders: dict[str, FieldDecoder] = {}
+        self._decoders: dict[str, ValueDecoder] = {}
         self._layouts: dict[str, FieldLayout] = {}
 
     def kind(self, field: str) -> str:
         return kind_of_encoding(self.encodings.get(field, ""))
 
-    def decoder(self, sample: Any, field: str) -> FieldDecoder | None:
+    def decoder(self, sample: Any, field: str) -> ValueDecoder | None:
         """Return the decoder of a column, or None for an unknown one."""
         found = self._decoders.get(field)
         if found is None and field in self.encodings:
-            found = FieldDecoder(self.config.format, self.encodings[field], self.unsafe)
+            found = column_decoder(
+                self.config.format, self.encodings[field], self.unsafe
+            )
             self._decoders[field] = found
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.typed.arrays import unpack_array
@@ -22,14 +21,14 @@ from fastshard._core.typed.shard import (
 )
 from fastshard.errors import key_collision
 from fastshard.formats.codec import FieldCodec
-from fastshard.formats.decoders import Decoder, decode_text
+from fastshard.formats.decoders import Decoder, ValueDecoder, decode_text
 from fastshard.formats.layout import ARRAY, VALUE, Allocate, FieldLayout
 from fastshard.formats.sample import KEY, CopiedSample, Sample, Samples
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["FIELDS", "PackedSample", "PackedSequence", "ValueDecoder"]
+__all__ = ["FIELDS", "PackedSample", "PackedSequence"]
 
 KINDS = {  # of `FieldInfo`, by the type of a value
     "str": "text",
@@ -38,28 +37,7 @@ KINDS = {  # of `FieldInfo`, by the type of a value
     "list": "msgpack",
     "dict": "msgpack",
 }
-
-
-class ValueDecoder:
-    """Decoder of the stored bytes of a field that has a value of one type.
-
-    Attributes
-    ----------
-    kind : str
-        As of `FieldInfo`.
-    """
-
-    __slots__ = ("_decode", "kind")
-
-    def __init__(self, decode: Callable[[memoryview], Any], kind: str) -> None:
-        self._decode = decode
-        self.kind = kind
-
-    def __call__(self, view: memoryview) -> Any:
-        return self._decode(view)
-
-
-ARRAYS = ValueDecoder(unpack_array, "array")
+ARRAYS = ValueDecoder(unpack_array, "array", names_bytes=True)
 TEXT = ValueDecoder(decode_text, "text")
 VALUES = {
     name: ValueDecoder(unpack_value, KINDS.get(name, "object"))
@@ -154,7 +132,7 @@ class PackedCodec(FieldCodec):
         shape: int | tuple[int, ...] | None,
     ) -> NDArray[Any]:
         if dtype is None and shape is None:
-            return unpack_array(sample.view(field))
+            return sample._decode_with(ARRAYS, field)  # type: ignore[no-any-return]
         from fastshard._core.dataset.npy import array_from_buffer
 
         return array_from_buffer(sample.view(field), dtype, shape)

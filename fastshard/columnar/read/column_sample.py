@@ -9,7 +9,7 @@ from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.codec import FieldCodec, Infos
-from fastshard.formats.decoders import DECODERS, Decoder
+from fastshard.formats.decoders import DECODERS, Decoder, ValueDecoder
 from fastshard.formats.sample import CopiedSample, Sample
 
 if TYPE_CHECKING:
@@ -20,22 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["ARRAYS", "ArrayCodec", "ColumnSample", "CopiedArrays"]
 
 
-class MetadataDecoder:
-    """Decoder of a metadata column, whose values have no stored bytes.
-
-    Parameters
-    ----------
-    kind : str
-        Of the values, for `FieldInfo`.
-    """
-
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def __call__(self, view: memoryview) -> Any:
-        raise FastshardError("the values of a metadata column have no stored bytes")
+def refuse_bytes(view: memoryview) -> Any:
+    """Raise: the decoder of a metadata column, whose values have no stored bytes."""
+    raise FastshardError("the values of a metadata column have no stored bytes")
 
 
 class ArrayCodec(FieldCodec):
@@ -67,8 +54,8 @@ class ArrayCodec(FieldCodec):
         if sample._is_stored(field):
             return DECODERS["npy"]
         if sample.samples is None:  # a copy
-            return MetadataDecoder("object")
-        return MetadataDecoder(sample.samples.metadata.kind(field))
+            return ValueDecoder(refuse_bytes, "object")
+        return ValueDecoder(refuse_bytes, sample.samples.metadata.kind(field))
 
     def decode(self, sample: Any, field: str) -> Any:
         if not sample._is_stored(field):
