@@ -23,8 +23,7 @@ from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.codec import FieldCodec
-from fastshard.formats.decoders import Decoder, own_decoder
-from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.decoders import Decoder, kind_of_decoder, own_decoder
 from fastshard.formats.sample import FIELDS
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import describe_item
 from fastshard.errors import InfoNotFoundError
-from fastshard.formats.decoders import DECODERS, Decoder, decode_text, decoder_for
-from fastshard.formats.field_info import kind_of
+from fastshard.formats.decoders import (
+    DECODERS,
+    Decoder,
+    decode_text,
+    decoder_for,
+    kind_of,
+)
 from fastshard.formats.layout import NPY, VALUE, Allocate, FieldLayout
 
 if TYPE_CHECKING:

@@ -23,6 +23,8 @@ __all__ = [
     "decode_field",
     "decoder_for",
     "is_data_error",
+    "kind_of",
+    "kind_of_decoder",
     "locate_error",
     "open_image",
     "own_decoder",
@@ -245,6 +247,26 @@ def decoder_for(
     return DECODERS.get(field.lower().rpartition(".")[2]) if own is None else own
 
 
+def kind_of(field: str, decoders: Mapping[str, Decoder] | None = None) -> str:
+    """Return the kind of a field by its extension."""
+    return kind_of_decoder(decoder_for(field, decoders))
+
+
+def kind_of_decoder(decoder: Decoder | None) -> str:
+    """Return the kind of the values of a decoder."""
+    if decoder is None or decoder is DECODERS["bin"]:
+        return "bytes"
+    if isinstance(decoder, NpzDecoder):
+        return "arrays"
+    kind = getattr(decoder, "kind", None)  # a format's own decoders tell theirs
+    if isinstance(kind, str):
+        return kind
+    try:
+        return KINDS.get(decoder, "object")
+    except TypeError:  # a decoder that cannot be hashed
+        return "object"
+
+
 def decode_binary(view: memoryview) -> memoryview:
     """Return the view itself."""
     return view
@@ -418,6 +440,17 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
     | dict.fromkeys(("mp", "msg", "msgpack"), decode_msgpack)
     | dict.fromkeys(("pt", "pth"), decode_torch)
 )
+
+
+KINDS: dict[Any, str] = {  # of `FieldInfo`, by decoder
+    decode_npy: "array",
+    decode_image: "image",
+    decode_integer: "int",
+    decode_json: "json",
+    decode_msgpack: "msgpack",
+    decode_text: "text",
+    decode_torch: "torch",
+}
 
 
 def _fault(reason: str, at: int) -> FormatError:
