@@ -34,13 +34,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastshard.columnar.compaction import compact
+    from fastshard.columnar.read.column_sample import ColumnSample
     from fastshard.columnar.read.dataset_schema import DatasetSchema
-    from fastshard.columnar.read.reader import ShardedDatasetReader
     from fastshard.columnar.read.sequence import ArraySequence
-    from fastshard.columnar.read.windows import WindowDataset
-    from fastshard.columnar.samples import ColumnSample
+    from fastshard.columnar.reader import ShardedDatasetReader
     from fastshard.columnar.stats import stat
     from fastshard.columnar.verification import verify
+    from fastshard.columnar.windows import WindowDataset
     from fastshard.columnar.write.compact.rewrite import Compaction
     from fastshard.columnar.write.shard_handle import ShardHandle
     from fastshard.columnar.write.writer import ShardedDatasetWriter
@@ -61,13 +61,13 @@ __all__ = [
 
 MODULES = {  # not named as their contents, which they would hide
     "ArraySequence": "read.sequence",
-    "ColumnSample": "samples",
+    "ColumnSample": "read.column_sample",
     "Compaction": "write.compact.rewrite",
     "DatasetSchema": "read.dataset_schema",
     "ShardHandle": "write.shard_handle",
-    "ShardedDatasetReader": "read.reader",
+    "ShardedDatasetReader": "reader",
     "ShardedDatasetWriter": "write.writer",
-    "WindowDataset": "read.windows",
+    "WindowDataset": "windows",
     "compact": "compaction",
     "stat": "stats",
     "verify": "verification",

@@ -107,7 +107,11 @@ def count_of(count: int, noun: str) -> str:
 
 def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
     """Yield a line of ``ls`` for each sample."""
-    from fastshard.columnar.connection import INDEX_ERRORS, open_reader, translate_error
+    from fastshard.columnar.layout.connection import (
+        INDEX_ERRORS,
+        open_reader,
+        translate_error,
+    )
 
     conn = open_reader(os.path.join(root, INDEX_NAME))
     try:
@@ -172,7 +176,7 @@ def add_compact(commands: Any) -> None:
 
 def cmd_query(args: argparse.Namespace) -> int:
     """Find samples of a columnar dataset by an SQL expression over their metadata."""
-    from fastshard.columnar.connection import open_reader
+    from fastshard.columnar.layout.connection import open_reader
     from fastshard.columnar.read.query import query, split
 
     root = check_root(args.root)

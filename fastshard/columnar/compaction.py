@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from fastshard.columnar.connection import INDEX_ERRORS
+from fastshard.columnar.layout.connection import INDEX_ERRORS
 from fastshard.columnar.layout.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.layout.shard_limit import ShardLimit, ShardLimits
 from fastshard.columnar.write.column import Column

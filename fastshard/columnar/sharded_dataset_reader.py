@@ -1,5 +1,5 @@
 """Module of the reader, under the name that it has in synthefy-dataset-utils."""
 
-from fastshard.columnar.read.reader import ShardedDatasetReader
+from fastshard.columnar.reader import ShardedDatasetReader
 
 __all__ = ["ShardedDatasetReader"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.source import MappedSource
+from fastshard.columnar.read.column_sample import ARRAYS
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.read.stacks.metadata import MetadataTable
@@ -18,8 +19,7 @@ from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import FastshardError
-from fastshard.formats.decoders import Decoder
-from fastshard.formats.field_info import kind_of
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ class ColumnSet(ShardSet):
         where = describe_paths([snapshot.home], snapshot.home)
         return Summary(where, None, samples, tuple(snapshot.folders), self.format)
 
-    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
-        own = kind_of(field, decoders)
-        return own if own == "object" else "array"
+    def field_codec(self) -> FieldCodec:
+        return ARRAYS
 
     def field_names(self) -> list[str]:
         return self.rows().field_names

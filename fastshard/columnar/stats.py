@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from fastshard._util.progress import iterate_with_bar
-from fastshard.columnar.connection import (
+from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,
     ReaderConnection,
     open_reader,

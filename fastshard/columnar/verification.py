@@ -12,7 +12,7 @@ from typing import Any
 from fastshard._core.table.row_identity import find_row
 from fastshard._util.json import parse_value
 from fastshard._util.progress import iterate_with_bar
-from fastshard.columnar.connection import (
+from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,
     ReaderConnection,
     open_reader,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fastshard.formats.field_info import kind_of
+from fastshard.formats.decoders import kind_of
 
 __all__ = [
     "FLOATS",

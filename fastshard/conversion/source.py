@@ -71,9 +71,9 @@ class RowSource:
         """Yield a shard of each schema that has samples; of a source not open."""
         seen = set()
         for k, (start, stop) in enumerate(pairwise(self.starts)):
-            facts = id(self.shards.facts(k)) if start < stop else None
-            if facts is not None and facts not in seen:
-                seen.add(facts)
+            codec = id(self.shards.codec(k)) if start < stop else None
+            if codec is not None and codec not in seen:
+                seen.add(codec)
                 yield k
 
     def has_text_ints(self) -> bool:
@@ -99,15 +99,15 @@ class RowSource:
 
     def columns_of(self, k: int) -> Columns:
         """Return the columns of the samples of shard `k`; of a source not open."""
-        facts = self.shards.facts(k)
-        found = self._columns.get(facts)
+        codec = self.shards.codec(k)
+        found = self._columns.get(codec)
         if found is None:
-            config = facts.config
+            config = codec.config
             kind = config.format if config.format in ("mds", "json") else "xsv"
-            found = self._columns[facts] = {}
+            found = self._columns[codec] = {}
             for number, name in enumerate(config.names):
                 encoding = config.encodings[number]
-                is_key = number == facts.key_column
+                is_key = number == codec.key_column
                 cell = key_cell() if is_key else streaming_cell(name, encoding, kind)
                 found[name] = SourceColumn(name, encoding), cell
         return found

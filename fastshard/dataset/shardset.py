@@ -24,8 +24,9 @@ from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.errors import ClosedError, FastshardError
-from fastshard.formats.decoders import Decoder
-from fastshard.formats.field_info import kind_of
+from fastshard.formats.codec import FieldCodec
+from fastshard.formats.decoders import Decoder, kind_of_decoder, own_decoder
+from fastshard.formats.sample import FIELDS
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
@@ -324,7 +325,12 @@ class ShardSet(LockOwner, ABC):
 
     def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
         """Return the kind of a field by its name; see `FieldInfo`."""
-        return kind_of(field, decoders)
+        own = own_decoder(field, decoders)
+        return self.field_codec().kind(field) if own is None else kind_of_decoder(own)
+
+    def field_codec(self) -> FieldCodec:
+        """Return the codec of the first sample's fields."""
+        return FIELDS
 
     def field_names(self) -> list[str]:
         """Return the fields of the first shard that has samples; opens it."""

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from fastshard._util.json import parse_value
 from fastshard._util.viewfile import ViewFile
-from fastshard.codecs.images import READERS, open_image
+from fastshard.codecs import images
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "NpzDecoder",
+    "ValueDecoder",
     "decode_field",
     "decoder_for",
     "is_data_error",
+    "kind_of",
+    "kind_of_decoder",
     "locate_error",
+    "open_image",
     "own_decoder",
 ]
 
@@ -50,6 +54,31 @@ DATA_ERROR = "_fastshard_of_data"
 _array_from_buffer: Callable[[memoryview], NDArray[Any]] | None = (
     None  # set at first use
 )
+
+
+class ValueDecoder:
+    """Decoder of a format's own, which tells the kind of its values.
+
+    Parameters
+    ----------
+    decode : callable
+    kind : str
+        As of `FieldInfo`.
+    names_bytes : bool
+        Whether the offsets of its FormatErrors are those in the field.
+    """
+
+    __slots__ = ("_decode", "kind", "names_bytes")
+
+    def __init__(
+        self, decode: Decoder, kind: str, *, names_bytes: bool = False
+    ) -> None:
+        self._decode = decode
+        self.kind = kind
+        self.names_bytes = names_bytes
+
+    def __call__(self, view: memoryview) -> Any:
+        return self._decode(view)
 
 
 def decode_field(
@@ -212,18 +241,28 @@ def decoder_for(
     >>> decoder_for("dat") is None
     True
     """
-    overrides = {}
-    for extension, decoder in (decoders or {}).items():
-        if not callable(decoder):
-            raise TypeError(f"the decoder of {extension!r} is not callable")
-        overrides[extension.lower().removeprefix(".")] = decoder
-    rest = field.lower()
-    while rest:
-        found = overrides.get(rest) or DECODERS.get(rest)
-        if found is not None:
-            return found
-        rest = rest.partition(".")[2]
-    return None
+    own = own_decoder(field, decoders) if decoders else None
+    return DECODERS.get(field.lower().rpartition(".")[2]) if own is None else own
+
+
+def kind_of(field: str, decoders: Mapping[str, Decoder] | None = None) -> str:
+    """Return the kind of a field by its extension."""
+    return kind_of_decoder(decoder_for(field, decoders))
+
+
+def kind_of_decoder(decoder: Decoder | None) -> str:
+    """Return the kind of the values of a decoder."""
+    if decoder is None or decoder is DECODERS["bin"]:
+        return "bytes"
+    if isinstance(decoder, NpzDecoder):
+        return "arrays"
+    kind = getattr(decoder, "kind", None)  # a format's own decoders tell theirs
+    if isinstance(kind, str):
+        return kind
+    try:
+        return KINDS.get(decoder, "object")
+    except TypeError:  # a decoder that cannot be hashed
+        return "object"
 
 
 def decode_binary(view: memoryview) -> memoryview:
@@ -323,16 +362,26 @@ def decode_image(view: memoryview) -> PIL.Image.Image:
 
     Pillow's limit on the number of pixels applies.
     """
-    with _require_library("Pillow", "images"):
-        import PIL.Image  # type: ignore[import-not-found, unused-ignore]
+    image = open_image(_file_of(view))
     with _convert_errors("not an image"):
-        try:
-            image = open_image(_file_of(view))
-        except PIL.UnidentifiedImageError as error:
-            kinds = ", ".join(READERS)
-            raise _fault(f"not an image of a known kind ({kinds})", 0) from error
         image.load()
     return image
+
+
+def open_image(file: IO[bytes], *, rare: bool = False) -> PIL.Image.Image:
+    """Open an untrusted image with Pillow; its pixels are decoded at first use.
+
+    With `rare` also of the kinds that some builds of Pillow lack.
+    """
+    with _require_library("Pillow", "images"):
+        import PIL  # type: ignore[import-not-found, unused-ignore]
+    with _convert_errors("not an image"):
+        try:
+            return images.open_image(file, rare=rare)
+        except PIL.UnidentifiedImageError as error:
+            kinds = images.READERS + (images.RARE_READERS if rare else ())
+            known = ", ".join(kinds)
+            raise _fault(f"not an image of a known kind ({known})", 0) from error
 
 
 def decode_msgpack(view: memoryview) -> Any:
@@ -369,6 +418,17 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
     | dict.fromkeys(("mp", "msg", "msgpack"), decode_msgpack)
     | dict.fromkeys(("pt", "pth"), decode_torch)
 )
+
+
+KINDS: dict[Any, str] = {  # of `FieldInfo`, by decoder
+    decode_npy: "array",
+    decode_image: "image",
+    decode_integer: "int",
+    decode_json: "json",
+    decode_msgpack: "msgpack",
+    decode_text: "text",
+    decode_torch: "torch",
+}
 
 
 def _fault(reason: str, at: int) -> FormatError:

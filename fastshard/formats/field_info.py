@@ -6,43 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.errors import FormatError
-from fastshard.formats.decoders import (
-    DECODERS,
-    Decoder,
-    NpzDecoder,
-    decode_image,
-    decode_integer,
-    decode_json,
-    decode_msgpack,
-    decode_npy,
-    decode_text,
-    decode_torch,
-    decoder_for,
-)
+from fastshard.formats.decoders import kind_of_decoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "FieldInfo",
-    "collect_field_infos",
-    "kind_of",
-    "kind_of_decoder",
-    "merge_field_infos",
-]
+__all__ = ["FieldInfo", "collect_field_infos", "merge_field_infos"]
 
 EXAMINED = 8  # samples whose headers are read
 HEAD_BYTES = 320  # of a field, read for its header
 MAX_HEADER = 1 << 20  # bytes
-KINDS: dict[Any, str] = {
-    decode_npy: "array",
-    decode_image: "image",
-    decode_integer: "int",
-    decode_json: "json",
-    decode_msgpack: "msgpack",
-    decode_text: "text",
-    decode_torch: "torch",
-}
 
 
 class FieldInfo(NamedTuple):
@@ -100,26 +73,6 @@ class FieldInfo(NamedTuple):
         """
         shape = None if self.shape is None else list(self.shape)
         return {"kind": self.kind, "dtype": self.dtype, "shape": shape}
-
-
-def kind_of(field: str, decoders: Mapping[str, Decoder] | None = None) -> str:
-    """Return the kind of a field by its extension."""
-    return kind_of_decoder(decoder_for(field, decoders))
-
-
-def kind_of_decoder(decoder: Decoder | None) -> str:
-    """Return the kind of the values of a decoder."""
-    if decoder is None or decoder is DECODERS["bin"]:
-        return "bytes"
-    if isinstance(decoder, NpzDecoder):
-        return "arrays"
-    kind = getattr(decoder, "kind", None)  # a format's own decoders tell theirs
-    if isinstance(kind, str):
-        return kind
-    try:
-        return KINDS.get(decoder, "object")
-    except TypeError:  # a decoder that cannot be hashed
-        return "object"
 
 
 def merge_field_infos(

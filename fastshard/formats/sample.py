@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
@@ -11,33 +11,26 @@ from fastshard._core.dataset.shard import (
     GroupedSamples,
     SampleBase,
     add_notes,
-    describe_item,
 )
 from fastshard._core.io.source import RemoteSource
 from fastshard._util.options import near_fields
 from fastshard._util.terminal import join_names
 from fastshard._util.viewfile import ViewFile
-from fastshard.errors import FieldNotFoundError, FormatError, brief_error
-from fastshard.formats.decoders import (
-    DECODERS,
-    Decoder,
-    decode_field,
-    decode_json,
-    decode_text,
-    decoder_for,
-    own_decoder,
-)
-from fastshard.formats.info import Infos
-from fastshard.formats.layout import NPY, VALUE, Allocate, FieldLayout
+from fastshard.errors import FieldNotFoundError, FormatError, brief_error, key_collision
+from fastshard.formats.codec import FieldCodec
+from fastshard.formats.decoders import Decoder, decode_field, decode_json, own_decoder
+from fastshard.formats.layout import VALUE, Allocate, FieldLayout
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-__all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
+__all__ = ["FIELDS", "KEY", "CopiedSample", "Keys", "Sample", "Samples"]
 
 
+KEY = "__key__"
 MAX_COMPLETIONS = 1000  # keys that a prompt completes
+FIELDS = FieldCodec()
 
 
 class Sample(SampleBase):
@@ -79,12 +72,13 @@ class Sample(SampleBase):
     {'__key__': '000007', 'cls': 7, 'json': {'size': 4}}
     """
 
-    # The compiled base finds the fields' members; decoding is policy and belongs here.
+    # The compiled base finds the fields' members; the format's codec decodes them.
 
     __slots__ = ()
 
-    # `_decode_columns` also reads arrays that `_stack_fields` has not stacked.
-    _lists_unstacked = False
+    codec: FieldCodec = FIELDS
+    # Compiled decoder of several fields together, a method; None: one by one.
+    _decode_row: Callable[[tuple[str, ...]], dict[str, Any]] | None = None
 
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
@@ -177,7 +171,7 @@ class Sample(SampleBase):
         >>> sample.text("txt")
         'text 7'
         """
-        text: str = self._decode_with(decode_text, field)
+        text: str = self._decode_with(self.codec.text_decoder, field)
         return text
 
     def json(self, field: str) -> Any:
@@ -218,7 +212,8 @@ class Sample(SampleBase):
         dict
             Values from the decoder of each field's longest known suffix: arrays for
             npy and npz, parsed json, str for txt, int for cls, images for png, jpg and
-            webp. Views for fields without a decoder.
+            webp. Views for fields without a decoder. Samples of other formats have
+            decoders by the stored type, whatever the fields' names.
 
         Raises
         ------
@@ -226,6 +221,8 @@ class Sample(SampleBase):
             A field's bytes are not in the format of its suffix.
         FieldNotFoundError
             The sample has no such field.
+        FastshardError
+            A field is named ``"__key__"``, as the key in the result is.
         MissingLibraryError
             A library that a decoder needs is not installed.
 
@@ -234,8 +231,14 @@ class Sample(SampleBase):
         >>> sample.decode("cls", "txt")
         {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
         """
-        values: dict[str, Any] = {"__key__": self.key}
-        for field in fields or self.keys():
+        decode_row = self._decode_row
+        if decode_row is not None and not self.decoders:
+            return decode_row(fields)
+        names = fields or self.keys()
+        if KEY in names and not self.codec.key_is_field:
+            raise key_collision()
+        values: dict[str, Any] = {KEY: self.key}
+        for field in names:
             values[field] = self._decode_field(field)
         return values
 
@@ -257,7 +260,8 @@ class Sample(SampleBase):
         >>> sample.decoder_of("caption.txt")(memoryview(b"a cat"))
         'a cat'
         """
-        return decoder_for(field, self.decoders)
+        own = own_decoder(field, self.decoders)
+        return self.codec.decoder(self, field) if own is None else own
 
     def layout_of(self, field: str) -> FieldLayout:
         """Return the memory layout of a field, by which batches stack it.
@@ -269,14 +273,14 @@ class Sample(SampleBase):
         Returns
         -------
         FieldLayout
-            `NPY`, or `VALUE` for bytes that a decoder takes.
+            Of kind ``"value"`` for bytes that a decoder takes.
 
         Examples
         --------
         >>> sample.layout_of("npy").kind, sample.layout_of("txt").kind
         ('npy', 'value')
         """
-        return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
+        return self.codec.layout(self, field)
 
     def is_array(self, field: str) -> bool:
         """Return whether `array` reads a field without a dtype.
@@ -296,32 +300,32 @@ class Sample(SampleBase):
         """
         return self.layout_of(field) != VALUE
 
-    @staticmethod
+    @property
+    def _lists_unstacked(self) -> bool:
+        return self.codec.lists_unstacked
+
     def _stack_fields(
-        samples: list[Any],
-        fields: tuple[str, ...],
-        allocate: Allocate,
+        self, samples: list[Any], fields: tuple[str, ...], allocate: Allocate
     ) -> dict[str, NDArray[Any]]:
-        """Return fields of samples of this type that the format reads together.
+        return self.codec.stack_fields(samples, fields, allocate)
 
-        As `fastshard.dataset.shardset.ShardSet.stack_columns`, from samples.
-        """
-        return {}
-
-    @staticmethod
     def _decode_columns(
-        samples: list[Any], fields: tuple[str, ...]
+        self, samples: list[Any], fields: tuple[str, ...]
     ) -> dict[str, list[Any]]:
-        """Return values of fields that the format decodes by rows, by name."""
-        return {}
+        return self.codec.decode_columns(samples, fields)
 
     def _is_stored(self, field: str) -> bool:
         """Return whether a field that the sample has is bytes in a shard."""
         return True
 
     def _decode_field(self, field: str) -> Any:
-        decoder = self.decoder_of(field)
-        return self[field] if decoder is None else self._decode_with(decoder, field)
+        own = own_decoder(field, self.decoders) if self.decoders else None
+        if own is not None:
+            return self._decode_with(own, field)
+        return self._decode_stored(field)
+
+    def _decode_stored(self, field: str) -> Any:
+        return self.codec.decode(self, field)
 
     def _decode_with(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.place(field)
@@ -353,15 +357,7 @@ class Sample(SampleBase):
         >>> sample.infos()["txt"]
         {}
         """
-        shard = self.shard
-        members = {field: self.member(field) for field in self}
-        return Infos(
-            describe_item(self)[0],
-            {field: partial(shard.info, member) for field, member in members.items()},
-            f"the index of {shard.path}",
-            "it has the columns of the .json index it was made from, and checksums "
-            "after `fastshard index --hash`",
-        )
+        return self.codec.infos(self)
 
     def open(self, field: str) -> BinaryIO:
         """Return a field as a seekable binary file, without a copy.
@@ -421,46 +417,38 @@ class Sample(SampleBase):
         return sample_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedSample, (self.key, self.position, self._copy_fields())
-
-    def _copy_fields(self) -> dict[str, bytes]:
-        """Return copies of the fields' stored bytes."""
-        return {field: bytes(self.view(field)) for field in self.keys()}
-
-
-class DecodedByFormat:
-    """Mixin of samples whose fields the format decodes, whatever their names.
-
-    A user's decoder of a suffix of the field's name goes first.
-    """
-
-    __slots__ = ()
-
-    decoders: Any
-
-    def _decode_encoded(self, field: str) -> Any:
-        """Return a field as the format decodes it."""
-        raise NotImplementedError
-
-    def _decode_field(self, field: str) -> Any:
-        own = own_decoder(field, self.decoders) if self.decoders else None
-        if own is not None:
-            return self._decode_with(own, field)  # type: ignore[attr-defined]
-        return self._decode_encoded(field)
+        make, *state = self.codec.copy_state(self)
+        return make or CopiedSample, (self.key, self.position, *state)
 
 
 class CopiedSample(Sample):
-    """Sample with its own copy of the bytes, as pickles hold it."""
+    """Sample of any format with its own copy of the bytes, as pickles hold it.
 
-    __slots__ = ("_fields", "_key", "_position")
+    Parameters
+    ----------
+    key : str
+    position : int
+    fields : dict of str to bytes or memoryview
+        Stored bytes by field.
+    codec : FieldCodec
+    """
+
+    __slots__ = ("_fields", "_key", "_position", "codec")
 
     def __new__(cls, *args: object) -> CopiedSample:
         return super().__new__(cls)
 
-    def __init__(self, key: str, position: int, fields: dict[str, bytes]) -> None:
+    def __init__(
+        self,
+        key: str,
+        position: int,
+        fields: Mapping[str, bytes | memoryview],
+        codec: FieldCodec = FIELDS,
+    ) -> None:
         self._key = key
         self._position = position
         self._fields = fields
+        self.codec = codec
 
     @property
     def key(self) -> str:
@@ -470,20 +458,32 @@ class CopiedSample(Sample):
     def position(self) -> int:
         return self._position
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the sample, in formats whose samples have it."""
+        metadata: dict[str, Any] = self.codec.metadata  # type: ignore[attr-defined]
+        return metadata
+
+    @property
+    def _decode_row(self) -> Callable[[tuple[str, ...]], dict[str, Any]] | None:  # type: ignore[override]
+        decode = self.codec.decode_row
+        return None if decode is None else partial(decode, self)
+
     def keys(self) -> list[str]:
-        return list(self._fields)
+        names = self.codec.names
+        return list(self._fields if names is None else names)
 
     def __len__(self) -> int:
-        return len(self._fields)
+        return len(self.keys())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
+        return iter(self.keys())
 
     def __contains__(self, field: object) -> bool:
-        return field in self._fields
+        return field in self.keys()
 
-    def __getitem__(self, field: str) -> memoryview:
-        return self.view(field)
+    def __getitem__(self, field: str) -> Any:
+        return self.codec.copied_item(self, field)
 
     def view(self, field: str) -> memoryview:
         try:
@@ -499,17 +499,16 @@ class CopiedSample(Sample):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        from fastshard._core.dataset.npy import array_from_bytes
-
-        data = self.view(field).obj
-        assert isinstance(data, bytes)
-        return array_from_bytes(data, dtype, shape, f"{self.key}.{field}")
+        return self.codec.copied_array(self, field, dtype, shape)
 
     def open(self, field: str) -> BinaryIO:
         return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))
 
     def _decode_with(self, decoder: Decoder, field: str) -> Any:
         return decode_field(decoder, self.view(field), *self._where(field))
+
+    def _is_stored(self, field: str) -> bool:
+        return field not in self.codec.values
 
     def _where(self, field: str) -> tuple[str, int, str]:
         name = f"{self.key}.{field}"

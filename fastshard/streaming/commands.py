@@ -40,16 +40,16 @@ def list_lines(shards: StreamSet, *, long: bool, as_json: bool) -> Iterator[str]
     try:
         position = 0
         for k in range(len(shards)):
-            facts = shards.facts(k)
+            codec = shards.codec(k)
             name = shards.index.name(shards.numbers[k])
             for key in list_keys(shards, k):
                 if as_json:
                     line: dict[str, Any] = {"key": key, "position": position}
                     line["shard"] = name
-                    line["fields"] = facts.field_names
+                    line["fields"] = codec.field_names
                     yield json.dumps(line)
                 else:
-                    shown = " ".join(map(escape_name, facts.field_names))
+                    shown = " ".join(map(escape_name, codec.field_names))
                     yield escape_name(key) + (f"  {shown}" if long else "")
                 position += 1
     finally:
@@ -58,7 +58,7 @@ def list_lines(shards: StreamSet, *, long: bool, as_json: bool) -> Iterator[str]
 
 def list_keys(shards: StreamSet, k: int) -> Iterable[str]:
     """Return the keys of a shard; without a column of keys it is not opened."""
-    if shards.facts(k).key_column < 0:
+    if shards.codec(k).key_column < 0:
         starts = shards.starts()
         return map(str, range(starts[k], starts[k + 1]))
     return (sample.key for sample in shards.samples(k))
@@ -122,7 +122,7 @@ def measure_fields(shards: StreamSet) -> dict[str, dict[str, int]]:
     """Return the number of values and bytes of each column, and their extremes."""
     fields: dict[str, dict[str, int]] = {}
     for k in range(len(shards)):
-        names = shards.facts(k).config.names
+        names = shards.codec(k).config.names
         shard = shards.shard(k)
         for i in range(shard.rows.count):
             for j, name in enumerate(names):

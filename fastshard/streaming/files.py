@@ -31,7 +31,7 @@ from fastshard.errors import (
 from fastshard.formats.tar import Mode, map_cached_file
 from fastshard.index.freshness import Opening, version_of
 from fastshard.streaming.index import FileInfo, ShardConfig, StreamIndex
-from fastshard.streaming.samples import RowFacts
+from fastshard.streaming.samples import RowCodec
 
 if TYPE_CHECKING:
     from fastshard.remote.file import RemoteFile
@@ -108,7 +108,7 @@ class StreamFiles:
             raise ClosedError("the dataset is closed: open it again")
 
     def open_shard(
-        self, number: int, facts: RowFacts, opening: Opening | None = None
+        self, number: int, codec: RowCodec, opening: Opening | None = None
     ) -> RowShard:
         """Open a shard by its number in the index; `opening` checks its file.
 
@@ -125,15 +125,15 @@ class StreamFiles:
         raw = entry.raw_data
         meta = entry.raw_meta
         meta_bytes = b""
-        if meta is not None and facts.config.is_split:
+        if meta is not None and codec.config.is_split:
             meta_bytes = self._read_meta(
                 meta, entry.zip_meta, entry.compression, entry.samples
             )
         source, path, mode = self._open_source(
             raw, entry.zip_data, entry.compression, opening
         )
-        rows = self._make_rows(facts.config, source, path, entry.samples, meta_bytes)
-        return make_row_shard(source, path, mode, rows, facts)
+        rows = self._make_rows(codec.config, source, path, entry.samples, meta_bytes)
+        return make_row_shard(source, path, mode, rows, codec)
 
     def _open_source(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import accumulate, repeat
@@ -25,8 +25,7 @@ from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import FastshardError, StaleIndexError
-from fastshard.formats.decoders import Decoder, own_decoder
-from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode, check_modes
 from fastshard.index.freshness import Opening
@@ -40,9 +39,8 @@ from fastshard.streaming.index import (
     read_index,
 )
 from fastshard.streaming.samples import (
-    RowFacts,
+    RowCodec,
     StreamSample,
-    kind_of_encoding,
 )
 
 if TYPE_CHECKING:
@@ -163,7 +161,7 @@ class StreamSet(ShardSet):
         )
         self.paths = ShardPaths(self.files, self.numbers)  # type: ignore[assignment]
         self._index_starts = index.starts()
-        self._facts: dict[int, RowFacts] = {}
+        self._codecs: dict[int, RowCodec] = {}
         self._compressed = CompressedShards(self)
 
     def _read_all(self, root: str, remote: Settings | None) -> StreamIndex:
@@ -209,7 +207,7 @@ class StreamSet(ShardSet):
             The dataset is closed.
         """
         self.check_open()
-        if self.facts(k).config.compression:
+        if self.codec(k).config.compression:
             found: RowSamples = self._compressed.open(k)
             return found
         return self.open_now(k)
@@ -217,16 +215,16 @@ class StreamSet(ShardSet):
     def open_now(self, k: int, opened: OpenedShard | None = None) -> RowSamples:
         """Keep the samples of shard `k`; open it unless it is passed."""
         shard, opening = opened or self.open_files(k)
-        facts = self.facts(k)
+        codec = self.codec(k)
         first = self._index_starts[self.numbers[k]]
-        samples = RowSamples(shard, StreamSample, first, facts.key_column)
+        samples = RowSamples(shard, StreamSample, first, codec.key_column)
         kept: RowSamples = self.keep(k, samples, opening)
         return kept
 
     def open_files(self, k: int) -> OpenedShard:
         """Open shard `k`, and check that its file is the one that was opened first."""
         opening = self.versions.opening(k)
-        return self.files.open_shard(self.numbers[k], self.facts(k), opening), opening
+        return self.files.open_shard(self.numbers[k], self.codec(k), opening), opening
 
     def shard(self, k: int) -> RowShard:
         """Return shard `k`; open it if needed."""
@@ -234,13 +232,13 @@ class StreamSet(ShardSet):
         assert isinstance(shard, RowShard)
         return shard
 
-    def facts(self, k: int) -> RowFacts:
+    def codec(self, k: int) -> RowCodec:
         """Return the encodings of shard `k`."""
         number = self.index.table.schema(self.numbers[k])
-        found = self._facts.get(number)
+        found = self._codecs.get(number)
         if found is None:
-            found = RowFacts(self.index.configs[number], self.unsafe)
-            found = self._facts.setdefault(number, found)
+            found = RowCodec(self.index.configs[number], self.unsafe)
+            found = self._codecs.setdefault(number, found)
         return found
 
     def is_counted(self) -> bool:
@@ -264,23 +262,23 @@ class StreamSet(ShardSet):
         found = []
         for k, number in enumerate(self.numbers):
             samples = table.samples(number)
-            found.append(Counts(samples, samples * len(self.facts(k).field_names)))
+            found.append(Counts(samples, samples * len(self.codec(k).field_names)))
         return found
 
     def data_bytes(self) -> int:
         """Return the bytes of all raw files of rows, as the index states them."""
         return sum(map(self.index.data_bytes, self.numbers))
 
-    def first_config(self) -> RowFacts | None:
+    def first_codec(self) -> RowCodec | None:
         """Return the encodings of the first shard that has samples."""
         for k, number in enumerate(self.numbers):
             if self.index.table.samples(number):
-                return self.facts(k)
+                return self.codec(k)
         return None
 
     def summarize(self) -> Summary:
-        facts = self.first_config()
-        fields = () if facts is None else tuple(facts.field_names)
+        codec = self.first_codec()
+        fields = () if codec is None else tuple(codec.field_names)
         where = self.describe_root()
         return Summary(where, len(self), self.starts()[-1], fields, self.format)
 
@@ -289,16 +287,11 @@ class StreamSet(ShardSet):
         return tuple(dict.fromkeys(names)) or None
 
     def field_names(self) -> list[str]:
-        facts = self.first_config()
-        return [] if facts is None else facts.field_names
+        codec = self.first_codec()
+        return [] if codec is None else codec.field_names
 
-    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
-        own = own_decoder(field, decoders)
-        if own is not None:
-            return kind_of_decoder(own)
-        facts = self.first_config()
-        encoding = "" if facts is None else facts.encodings.get(field, "")
-        return kind_of_encoding(encoding)
+    def field_codec(self) -> FieldCodec:
+        return self.first_codec() or super().field_codec()
 
     def close(self) -> None:
         self.files.is_closed = True
@@ -312,10 +305,10 @@ class StreamSet(ShardSet):
         if key.isascii() and key.isdecimal() and len(key) < 19 and str(int(key)) == key:
             number = bisect_right(self._index_starts, int(key)) - 1
             k = self._find_number(number)
-            if k is not None and self.facts(k).key_column < 0:
+            if k is not None and self.codec(k).key_column < 0:
                 found.append(starts[k] + int(key) - self._index_starts[number])
         for k in range(len(self)):
-            if self.facts(k).key_column >= 0:
+            if self.codec(k).key_column >= 0:
                 found += [starts[k] + i for i in self.samples(k).search_all(key)]
         return sorted(found)
 
@@ -332,8 +325,10 @@ class StreamSet(ShardSet):
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.streaming.columns import read_columns
 
-        facts = self.first_config() if self.remote is not None else None
-        if facts is not None and any(facts.layout(each) == VALUE for each in fields):
+        codec = self.first_codec() if self.remote is not None else None
+        if codec is not None and any(
+            codec.stored_layout(each) == VALUE for each in fields
+        ):
             return {}  # rows are requested once, for all fields
         return read_columns(locator, positions, fields)
 

@@ -48,7 +48,7 @@ def _verify_shard(
     yield from known
     with memory if files.needs_raw(number) else nullcontext():
         try:
-            shard = files.open_shard(number, shards.facts(k))
+            shard = files.open_shard(number, shards.codec(k))
         except FormatError as error:
             fault = Fault(error.path, error.offset, error.member, error.reason)
             if fault not in known:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import SampleDecoder
@@ -13,11 +12,10 @@ from fastshard.dataset.shardset import FIRST_SAMPLES
 from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault, verify_dataset
 from fastshard.errors import FormatError, StaleIndexWarning
-from fastshard.formats.decoders import Decoder, own_decoder
-from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import TarShard
-from fastshard.typed.samples import PackedSample, PackedSequence
+from fastshard.typed.samples import FIELDS, PackedSample, PackedSequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,9 +61,8 @@ class PackedSet(TarSet):
         samples = self.first_samples()
         return list(dict.fromkeys(field for sample in samples for field in sample))
 
-    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
-        own = own_decoder(field, decoders)
-        return "bytes" if own is None else kind_of_decoder(own)
+    def field_codec(self) -> FieldCodec:
+        return FIELDS
 
     def _peek_fields(self) -> list[str]:
         return []  # indexes list members, not the fields in them

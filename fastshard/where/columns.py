@@ -59,5 +59,5 @@ def plain_value(value: Any) -> Any:
 
 
 def add_conversion(convert: Callable[[Any], Any]) -> None:
-    """Have `plain_value` ask a function, which returns values of other classes as are."""
+    """Have `plain_value` ask a function, which returns other values unchanged."""
     CONVERSIONS.append(convert)

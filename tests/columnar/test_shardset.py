@@ -15,6 +15,7 @@ from fastshard.errors import (
     FormatError,
     StateError,
 )
+from fastshard.formats.decoders import DECODERS
 
 COUNT = 230
 
@@ -198,3 +199,9 @@ def test_samples_equal_those_of_the_reader(ds, root):
     with ShardedDatasetReader(root) as reader:
         for i, arrays in enumerate(reader.samples):
             assert list(arrays) == list(ds[i])
+
+
+def test_a_built_in_decoder_that_the_user_names_goes_first(root):
+    with fastshard.open(root, decoders={"x": DECODERS["bin"]}) as ds:
+        assert ds[1].decode("x")["x"] == ds[1].view("x")
+        np.testing.assert_array_equal(ds[1].decode("y")["y"], value(1, "y"))

@@ -144,7 +144,7 @@ def test_what_tar_has_of_the_original(copy_streaming, tmp_path):
     assert "column 'jpeg_array' of encoding jpeg_array" in message
     assert "column 'str_decimal' of encoding str_decimal" in message
     with fastshard.open(root) as ds:
-        known = ds[0]._row_facts().encodings
+        known = ds[0].codec.encodings
     columns = {
         name: None
         for name, encoding in known.items()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError
 
-__all__ = ["ArrayType", "HeaderChecker", "needs_pickle"]
+__all__ = ["ArrayType", "HeaderChecker", "Unpickle", "needs_pickle"]
+
+Unpickle: TypeAlias = Callable[[bytes, FormatError], Any]  # (member, why it is refused)
 
 FIRST_READ = 256 + 64  # bytes of each member
 MAX_HEADER = 1 << 20  # bytes

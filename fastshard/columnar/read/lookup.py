@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from fastshard._core.columnar.column_file import RowReader
 from fastshard._core.dataset.gather import resolve_positions
-from fastshard.columnar.connection import INDEX_ERRORS
+from fastshard.columnar.layout.connection import INDEX_ERRORS
 from fastshard.columnar.layout.headers import needs_pickle
 from fastshard.columnar.layout.packs import name_columns
 from fastshard.columnar.layout.schema import parse_metadata, quote_name

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from itertools import chain
 from typing import Any, SupportsIndex, TypeAlias
 
-from fastshard.columnar.connection import (
+from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,
     MAX_SQL,
     ReaderConnection,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastshard.columnar.connection import INDEX_ERRORS, translate_error
+from fastshard._core.columnar.index_rows import read_image, read_rows
+from fastshard._core.columnar.rows import ColumnSamples
+from fastshard.columnar.layout.connection import INDEX_ERRORS, translate_error
 from fastshard.columnar.layout.packs import name_columns
 from fastshard.columnar.layout.schema import fold_case, quote_name
+from fastshard.columnar.read.column_sample import ColumnSample
 from fastshard.columnar.read.snapshot import Snapshot
-from fastshard.columnar.samples import build_samples, build_samples_from_image
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
     import sqlite3
-
-    from fastshard._core.columnar.rows import ColumnSamples
 
 __all__ = ["build_samples_from_rows", "load_image", "load_samples"]
 
@@ -74,7 +74,7 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
         ((root,),) = roots if len(roots) == 1 else [(None,)]
         if type(root) is not int or not 0 < root <= pages:
             return None
-        samples = build_samples_from_image(image, root, columns, snapshot, MAX_BYTES)
+        samples = _build_from_image(image, root, columns, snapshot)
     except (*INDEX_ERRORS, MemoryError):
         return None
     if samples is not None:
@@ -164,3 +164,57 @@ def build_samples_from_rows(
         for rows, ids in parts
     )
     return build_samples(chunks, snapshot)
+
+
+def build_samples(
+    chunks: Iterable[list[tuple[Any, ...]]], snapshot: Snapshot
+) -> ColumnSamples:
+    """Build a table of samples from rows of an index.
+
+    Parameters
+    ----------
+    chunks : iterable of list of tuple
+        ``(id, offset, shard, offset, shard, ...)``, in the order of the fields, then
+        the rows in packs of the fields that may have packs.
+    snapshot : Snapshot
+        Referenced by the samples.
+
+    Raises
+    ------
+    FormatError
+        An id is not text. A fault of a field is raised when the field is read.
+    """
+    files = snapshot.files
+    columns, names = read_rows(
+        chunks, list(files.folders), files.opener, snapshot.path, snapshot.packed
+    )
+    for rows in columns:
+        rows.unpickle = snapshot.unpickle
+    return ColumnSamples(columns, names, ColumnSample, snapshot)
+
+
+def _build_from_image(
+    image: bytes, root: int, column_numbers: list[int], snapshot: Snapshot
+) -> ColumnSamples | None:
+    """Build a table of samples, with their metadata, from the bytes of an index.
+
+    `column_numbers` are those in a stored row: of the id, the metadata, each field's
+    offset and shard, and the rows in packs of the fields that may have packs. None:
+    read the rows by SQL.
+    """
+    files = snapshot.files
+    found = read_image(
+        image,
+        root,
+        column_numbers,
+        list(files.folders),
+        files.opener,
+        snapshot.path,
+        MAX_BYTES,
+        snapshot.packed,
+    )
+    if found is None:
+        return None
+    for rows in found[0]:
+        rows.unpickle = snapshot.unpickle
+    return ColumnSamples(*found, ColumnSample, snapshot, has_metadata=True)

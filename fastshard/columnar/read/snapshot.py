@@ -13,17 +13,17 @@ from weakref import WeakMethod
 from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import near_fields, near_names, spell
 from fastshard._util.processes.forks import ForkAware
-from fastshard.columnar.connection import (
+from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,
     ReaderConnection,
     begin,
     open_readers,
     translate_error,
 )
+from fastshard.columnar.layout.headers import Unpickle
 from fastshard.columnar.layout.schema import INDEX_NAME, parse_metadata, read_fields
 from fastshard.columnar.layout.shard_files import REPLACED, ColumnFiles
 from fastshard.columnar.read.leases import Lease, read_generation
-from fastshard.columnar.samples import Unpickle
 from fastshard.dataset.shardset import mapping_limit
 from fastshard.errors import ClosedError, FieldNotFoundError, SampleNotFoundError
 from fastshard.formats.tar import Mode

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, Self
 
 from fastshard._core.table.row_identity import identify_row
 from fastshard._util.processes.sqlite import open_with_wal
-from fastshard.columnar.connection import (
+from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,
     SIDE_SUFFIXES,
     file_size,

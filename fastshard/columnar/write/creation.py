@@ -9,7 +9,7 @@ from functools import partial
 
 from fastshard._util.files import sync_directory
 from fastshard._util.processes.sqlite import open_with_wal
-from fastshard.columnar.connection import SIDE_SUFFIXES
+from fastshard.columnar.layout.connection import SIDE_SUFFIXES
 from fastshard.columnar.layout.schema import INDEX_NAME, create
 from fastshard.columnar.write.append_file import sync_path
 

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from fastshard._util.files import make_directory, sync_directory
 from fastshard._util.writing.unclosed import Loss, warn_of
-from fastshard.columnar.connection import INDEX_ERRORS, file_size
+from fastshard.columnar.layout.connection import INDEX_ERRORS, file_size
 from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.read.leases import create_lease_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fastshard.formats.codec import FieldCodec
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.layout import FieldLayout
 from fastshard.formats.sample import Sample
@@ -67,6 +68,12 @@ class WrappedSample(Sample):
         return self.stored.shard
 
     @property
+    def codec(self) -> FieldCodec:  # type: ignore[override]
+        """The codec of the stored sample's format."""
+        codec: FieldCodec = self.stored.codec
+        return codec
+
+    @property
     def decoders(self) -> Any:
         """The ``decoders=`` of `fastshard.open`."""
         return self.stored.decoders
@@ -103,6 +110,10 @@ class WrappedSample(Sample):
     ) -> NDArray[Any]:
         array: NDArray[Any] = self.stored.array(self._stored_name(field), dtype, shape)
         return array
+
+    def text(self, field: str) -> str:
+        text: str = self.stored.text(self._stored_name(field))
+        return text
 
     def decoder_of(self, field: str) -> Decoder | None:
         decoder: Decoder | None = self.stored.decoder_of(self._stored_name(field))

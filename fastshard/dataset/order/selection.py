@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.table.order import Order, PositionList, Stride
 from fastshard.errors import InfoNotFoundError
-from fastshard.formats.info import Infos
+from fastshard.formats.codec import Infos
 
 if TYPE_CHECKING:
     import numpy as np

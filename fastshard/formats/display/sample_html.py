@@ -7,9 +7,8 @@ import io
 import warnings
 from typing import Any
 
-from fastshard.codecs.images import open_image
+from fastshard.formats.decoders import kind_of_decoder, open_image
 from fastshard.formats.display.table import html_table, html_text
-from fastshard.formats.field_info import kind_of_decoder
 
 __all__ = ["sample_html"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastshard.codecs import images as codecs
 from fastshard.errors import FormatError
+from fastshard.formats.decoders import open_image
 from fastshard.streaming.encodings.base import (
     Buffer,
     Encoding,
@@ -39,7 +39,6 @@ MODES = {  # bits of a pixel
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
     "1": 1,  # rows are padded to bytes
 }
-MAX_MESSAGE = 200  # characters of Pillow's message, at most
 
 
 class PILEncoding(Encoding):
@@ -84,7 +83,7 @@ class JPEGEncoding(Encoding):
         return save_image(obj, "JPEG")
 
     def decode(self, data: Buffer) -> Any:
-        return open_image(data)
+        return decode_image(data)
 
 
 class PNGEncoding(Encoding):
@@ -95,7 +94,7 @@ class PNGEncoding(Encoding):
         return save_image(obj, "PNG")
 
     def decode(self, data: Buffer) -> Any:
-        return open_image(data)
+        return decode_image(data)
 
 
 class JPEGArrayEncoding(Encoding):
@@ -108,7 +107,7 @@ class JPEGArrayEncoding(Encoding):
         ends = decode_ends(data, 0)
         if not len(ends):
             fail("an array of no images", 0)
-        return decode_items(open_image, data, ends, 4)
+        return decode_items(decode_image, data, ends, 4)
 
 
 class ImageListEncoding(Encoding):
@@ -139,19 +138,9 @@ def save_image(image: Any, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def open_image(data: Buffer) -> Any:
-    """Return an image that reads its pixels at first use."""
-    image = pillow()
-    try:
-        return codecs.open_image(io.BytesIO(data), rare=True)
-    except MemoryError:
-        raise
-    except image.UnidentifiedImageError as error:
-        kinds = ", ".join((*codecs.READERS, *codecs.RARE_READERS))
-        fail(f"not an image of a known kind ({kinds})", 0, error)
-    except Exception as error:
-        text = str(error).partition("\n")[0][:MAX_MESSAGE] or type(error).__name__
-        fail(f"not an image: {text}", 0, error)
+def decode_image(data: Buffer) -> Any:
+    """Return an image that reads its pixels at first use, from a copy of the bytes."""
+    return open_image(io.BytesIO(data), rare=True)
 
 
 def join_items(items: Sequence[bytes | memoryview]) -> bytes:

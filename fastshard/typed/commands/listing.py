@@ -102,7 +102,7 @@ def describe_sample(sample: PackedSample) -> Fields:
     """Return the types of the values that a sample stores, by field."""
     found = {}
     for name in sample:
-        kind, is_array = sample.stored_kind(name)
+        kind, is_array = sample.codec.stored_kind(sample, name)
         if is_array:
             array = sample.array(name)
             dtype = array.dtype.type.__name__

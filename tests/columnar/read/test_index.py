@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from fastshard.columnar.connection import begin, open_reader
+from fastshard.columnar.layout.connection import begin, open_reader
 from fastshard.columnar.layout.schema import Field, is_columnar, read_fields
 from fastshard.columnar.read.query import query, query_ids
 from fastshard.columnar.write.connection import open_writer
@@ -120,7 +120,7 @@ def test_a_directory_that_cannot_be_written(root):
     """A child process drops root, to whom every directory is writable."""
     code = (
         "import os, sys\n"
-        "from fastshard.columnar.connection import open_reader\n"
+        "from fastshard.columnar.layout.connection import open_reader\n"
         "from fastshard.columnar.read.query import query_ids\n"
         "if os.getuid() == 0:\n"
         "    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"

@@ -256,7 +256,7 @@ def test_sqlite_fails_to_serialize(root, monkeypatch):
         raise sqlite3.OperationalError("unable to serialize 'main'")
 
     monkeypatch.setattr(
-        "fastshard.columnar.connection.ReaderConnection.serialize",
+        "fastshard.columnar.layout.connection.ReaderConnection.serialize",
         refuse,
         raising=False,
     )

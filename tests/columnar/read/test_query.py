@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastshard.columnar.connection import open_reader
+from fastshard.columnar.layout.connection import open_reader
 from fastshard.columnar.read.query import ids_sql, query, query_ids, select, split
 from fastshard.errors import QueryError, QueryTimeoutError
 from support.columnar.checks import rewrite
@@ -322,7 +322,7 @@ def test_long_metadata_come_back_whole(root):
 def test_a_signal_stops_a_query(root):
     code = (
         "import sys, signal, threading, os, time\n"
-        "from fastshard.columnar.connection import open_reader\n"
+        "from fastshard.columnar.layout.connection import open_reader\n"
         "from fastshard.columnar.read.query import query_ids\n"
         "conn = open_reader(sys.argv[1])\n"
         "kill = lambda: os.kill(os.getpid(), signal.SIGINT)\n"

@@ -9,7 +9,8 @@ import pytest
 import fastshard
 from fastshard import FieldInfo
 from fastshard.columnar import ShardedDatasetWriter
-from fastshard.formats.field_info import kind_of, merge_field_infos
+from fastshard.formats.decoders import kind_of
+from fastshard.formats.field_info import merge_field_infos
 from support.builders import npy
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar

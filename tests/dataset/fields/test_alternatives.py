@@ -10,6 +10,7 @@ import pytest
 import fastshard
 from fastshard import FieldNotFoundError
 from fastshard.columnar import ShardedDatasetWriter
+from fastshard.streaming import JSONWriter
 from support.servers.http import Server
 
 Image = pytest.importorskip("PIL.Image")
@@ -216,3 +217,10 @@ def test_alternatives_of_remote_shards(tmp_path, ds, expected):
         local = rows_of(ds.images("jpg;png;webp").batches(4))
         assert found.keys() == local.keys()
         assert all((found[key] == local[key]).all() for key in found)
+
+
+def test_text_of_a_json_row_is_the_string(tmp_path):
+    with JSONWriter(out=str(tmp_path / "rows"), columns={"text": "str"}) as writer:
+        writer.write({"text": 'a "b"'})
+    with fastshard.open(tmp_path / "rows") as ds:
+        assert ds.select_fields("caption;text")[0].text("caption") == 'a "b"'

@@ -29,8 +29,9 @@ from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
-    from fastshard.columnar.read.windows import WindowDataset
-    from fastshard.columnar.samples import ColumnSample, Unpickle
+    from fastshard.columnar.layout.headers import Unpickle
+    from fastshard.columnar.read.column_sample import ColumnSample
+    from fastshard.columnar.windows import WindowDataset
     from fastshard.dataset.dataset import Dataset
     from fastshard.dataset.verify import Fault
 
@@ -839,7 +840,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         >>> batch["history"].shape, batch["__start__"].shape, len(batch["__key__"])
         ((4, 3), (4,), 4)
         """
-        from fastshard.columnar.read.windows import (
+        from fastshard.columnar.windows import (
             SeriesWindows,
             WindowDataset,
             WindowOptions,
