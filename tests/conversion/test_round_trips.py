@@ -13,6 +13,7 @@ from conversion.conftest import contents, make_samples, write_tar
 from fastshard import ConversionError, convert
 from fastshard.streaming.write.jsonl import JSONWriter
 from fastshard.streaming.write.mds import MDSWriter
+from support.inside.streaming import begin_shard, row_facts
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.streaming.expected import described, names
@@ -49,7 +50,7 @@ def plain(tmp_path_factory):
         for i, row in enumerate(ROWS):
             if i == 3:
                 writer.flush_shard()
-                writer._reset_cache()
+                begin_shard(writer)
             writer.write(row)
     for to in FORMATS:
         if to != "mds":
@@ -144,7 +145,7 @@ def test_what_tar_has_of_the_original(copy_streaming, tmp_path):
     assert "column 'jpeg_array' of encoding jpeg_array" in message
     assert "column 'str_decimal' of encoding str_decimal" in message
     with fastshard.open(root) as ds:
-        known = ds[0]._row_facts().encodings
+        known = row_facts(ds[0]).encodings
     columns = {
         name: None
         for name, encoding in known.items()
