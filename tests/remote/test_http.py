@@ -11,12 +11,17 @@ import pytest
 
 from fastshard import RemoteError, RemoteNotFoundError
 from fastshard.errors import FastshardError
-from fastshard.remote import http_connection as connection
 from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http import HttpClient, client_for
 from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, traffic
+from support.inside.remote import (
+    fast_path_of,
+    forget_tls_contexts,
+    idle_connections,
+    target_of,
+)
 from support.marks import forks_beside_threads
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 from support.threads import in_threads
@@ -463,8 +468,8 @@ def fast_read(server, path="/a.tar", **options) -> bool:
     client = client_for(file.settings)
     room = bytearray(10)
     parts = [(20_000, memoryview(room))]
-    done = client._fast.read(
-        client._target_of(file.url), 20_000, 20_010, parts, file.info, Deadline(5.0)
+    done = fast_path_of(client).read(
+        target_of(client, file.url), 20_000, 20_010, parts, file.info, Deadline(5.0)
     )
     assert not done or room == DATA[20_000:20_010]
     return done
@@ -488,7 +493,9 @@ def test_unexpected_responses_are_left_to_urllib3(server, behaviour):
     parts = [(20_000, memoryview(room))]
 
     begun = time.monotonic()
-    done = client._fast.read(file.url, 20_000, 24_000, parts, file.info, Deadline(0.5))
+    done = fast_path_of(client).read(
+        file.url, 20_000, 24_000, parts, file.info, Deadline(0.5)
+    )
 
     assert time.monotonic() - begun < 3
     if done:
@@ -513,7 +520,7 @@ def test_a_closed_idle_connection_is_replaced(server):
     file = open_file(server)
     client = client_for(file.settings)
     file.read(20_000, 10)
-    (idle,) = next(iter(client._fast._servers.values())).idle
+    (idle,) = idle_connections(client)
     idle.shutdown(socket.SHUT_RDWR)
 
     assert file.read(20_000, 10) == DATA[20_000:20_010]
@@ -547,7 +554,7 @@ def test_tls_is_checked(tmp_path, monkeypatch):
         path = tmp_path / "trusted.pem"
         path.write_text(server.certificate)
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        connection._tls_context.cache_clear()
+        forget_tls_contexts()
         try:
             file = open_file(server, timeout=10.0)
             assert file.read(20_000, 10_000) == DATA[20_000:30_000]
@@ -555,7 +562,7 @@ def test_tls_is_checked(tmp_path, monkeypatch):
                 file.read_many([(17_000, 100), (49_000, 100)])[1] == DATA[49_000:49_100]
             )
         finally:
-            connection._tls_context.cache_clear()
+            forget_tls_contexts()
 
 
 def test_requests_retries_and_cache_hits_are_counted(server, tmp_path):

@@ -26,6 +26,7 @@ from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import traffic
 from fastshard.remote.scheduler import Request
+from support.inside.remote import is_running, loop_of, sockets_of
 from support.marks import forks_beside_threads, slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 from support.tars import write_tar
@@ -177,13 +178,13 @@ def test_the_thread_ends_and_connections_close(server):
     file = open_file(server, timeout=30.0)
     assert is_right(file)
     client = client_for(file.settings)
-    loop = client._fast._loop
+    loop = loop_of(client)
     assert loop is not None
     until = time.monotonic() + 10
-    while loop._thread is not None and time.monotonic() < until:
+    while is_running(loop) and time.monotonic() < until:
         time.sleep(0.02)
-    assert loop._thread is None
-    assert not loop._sockets
+    assert not is_running(loop)
+    assert not sockets_of(loop)
     assert is_right(file)  # by another thread
 
     del file, client, loop

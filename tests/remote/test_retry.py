@@ -12,6 +12,7 @@ from fastshard.remote.file import open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
+from support.inside.remote import forget_pools, record_pauses
 from support.marks import slow
 from support.servers.atproto.xrpc import XrpcServer
 from support.servers.http import Server
@@ -247,8 +248,7 @@ def test_a_handled_exception_is_not_taken_for_the_cause(server):
 
 
 def test_pauses_are_spread(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    slept = record_pauses(monkeypatch)
     for _ in range(200):
         Deadline(60.0).backoff(RetryError("refused"), 5, "u")
     longest = 0.1 * 2**5
@@ -256,8 +256,7 @@ def test_pauses_are_spread(monkeypatch):
 
 
 def test_retry_after_is_respected(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    slept = record_pauses(monkeypatch)
     for _ in range(20):
         Deadline(60.0).backoff(RetryError("busy", 503, 7.0), 0, "u")
     assert min(slept) >= 7.0
@@ -316,8 +315,7 @@ def test_a_temporary_dns_failure_is_retried(server, monkeypatch, code):
     settings = make_settings({"timeout": 20.0}, [url])
     open_remote(url, settings)
     client = client_for(settings)
-    client._pools.clear()
-    client._managers.clear()
+    forget_pools(client)
     resolve = socket.getaddrinfo
     failures = [3]
 
