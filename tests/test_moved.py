@@ -18,6 +18,7 @@ import pytest
 
 import fastshard
 from fastshard._moved import MOVED, RENAMED
+from support.inside.datasets import plan_of
 
 DATA = Path(__file__).parent / "data" / "pickles"
 ROOT = "/fastshard-data"  # where the data lay when the pickles were made
@@ -89,7 +90,7 @@ def test_combined(load):
 
 
 def test_plans_and_functions(load):
-    assert load("plan") == load("dataset").shuffle(seed=7)._plan
+    assert load("plan") == plan_of(load("dataset").shuffle(seed=7))
     assert load("collate") is fastshard.collate
     assert load("error").offset == 7
     assert load("missing").args
