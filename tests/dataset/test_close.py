@@ -14,8 +14,8 @@ import pytest
 
 import fastshard
 from fastshard.streaming import MDSWriter
-from fastshard.streaming.codecs import raw_files
 from support.builders import BUILDERS
+from support.inside.streaming import replace_write_all, write_all
 from support.servers.http import Server
 
 ROUNDS = 30
@@ -114,7 +114,7 @@ def test_a_folder_is_removed_after_close(folders, name, mode):
 def gate(monkeypatch):
     """Hold each write of a decompressed piece but those of the first shard."""
     entered, opened = threading.Event(), threading.Event()
-    write = raw_files._write_all
+    write = write_all
 
     def write_held(fd, data):
         if threading.current_thread() is not threading.main_thread():
@@ -122,7 +122,7 @@ def gate(monkeypatch):
             assert opened.wait(SECONDS)
         write(fd, data)
 
-    monkeypatch.setattr(raw_files, "_write_all", write_held)
+    replace_write_all(monkeypatch, write_held)
     yield entered, opened
     opened.set()
 

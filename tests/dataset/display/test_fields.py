@@ -11,6 +11,7 @@ from fastshard import FieldInfo
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.formats.field_info import kind_of, merge_field_infos
 from support.builders import npy
+from support.inside.datasets import opened_shards
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -77,7 +78,7 @@ def test_fields_are_those_of_the_first_shard_with_samples(tmp_path):
         "txt": FieldInfo("text"),
         "json": FieldInfo("json"),
     }
-    assert ds._set.open_samples[2] is None  # not opened
+    assert not opened_shards(ds)[2]  # not opened
     chosen = ds.shuffle(3).select_fields("json", "other", "x.npy").fields
     assert list(chosen) == ["json", "other", "x.npy"]
     assert chosen["other"] == FieldInfo("bytes")

@@ -17,6 +17,7 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.dataset.display.text import describe_paths, describe_stage
+from support.inside.datasets import opened_shards
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -314,7 +315,7 @@ def test_many_shards_are_described_fast(tmp_path):
     start = time.perf_counter()
     assert repr(ds) == f"Dataset(10,000 shards; {tmp_path}/x-{{00000..09999}}.tar)"
     assert time.perf_counter() - start < 2  # 50 ms; no shard is opened
-    assert not any(ds._set.open_samples)
+    assert not any(opened_shards(ds))
 
 
 def test_columnar_datasets_know_their_samples_and_fields(tmp_path):
@@ -327,7 +328,7 @@ def test_columnar_datasets_know_their_samples_and_fields(tmp_path):
     ds = fastshard.open(root)
     shown = f"Dataset(5 columnar samples; image, label; {root})"
     assert repr(ds) == shown
-    assert ds._set.open_samples == [None]  # no row was read
+    assert opened_shards(ds) == [False]  # no row was read
     assert len(ds) == 5
     assert repr(ds) == repr(pickle.loads(pickle.dumps(ds))) == shown
     assert repr(ds[0]).startswith("Sample('")
