@@ -7,6 +7,10 @@ import pytest
 from fastshard.errors import FastshardError, RemoteError, XrpcError
 from fastshard.typed import Atmosphere
 from fastshard.typed.atmosphere import client as client_module
+from support.inside.typed import (
+    refresh_session,
+    set_timeout,
+)
 from support.marks import slow
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import ANSWERS, SLOW, say
@@ -41,7 +45,7 @@ def client(pds):
 
 def wait_for(client, seconds):
     """Change how long a client waits; this machine may be busy."""
-    client._xrpc._exchange.settings.timeout = client._timeout = seconds
+    set_timeout(client, seconds)
 
 
 def log_in(client):
@@ -51,7 +55,7 @@ def log_in(client):
 
 
 def refresh(client):
-    client._refresh(client._require_session())
+    refresh_session(client)
 
 
 CALLS = {

@@ -10,9 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from fastshard.errors import RemoteError, XrpcError
-from fastshard.remote import http_connection
 from fastshard.typed import Atmosphere
 from fastshard.typed.atmosphere import client as client_module
+from support.inside.remote import forget_tls_contexts
+from support.inside.typed import (
+    lock_of,
+    refresh_session,
+    set_timeout,
+)
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import (
     break_after,
@@ -82,7 +87,7 @@ def traced():
 
 
 def wait_for(client, seconds):
-    client._xrpc._exchange.settings.timeout = seconds
+    set_timeout(client, seconds)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -348,7 +353,7 @@ def test_a_write_is_not_redirected(fake_pds, client, elsewhere, status):
     for write in (
         lambda: client.create_record(NOTE, {"text": "one"}),
         lambda: client.upload_blob(b"some bytes"),
-        lambda: client._refresh(client._require_session()),
+        lambda: refresh_session(client),
         lambda: Atmosphere.login("alice.test", "password", base_url=fake_pds.url),
     ):
         with pytest.raises(RemoteError, match="redirects a request that writes"):
@@ -395,7 +400,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 Atmosphere.login("alice.test", "password", **given)
             assert pds.count() == 0
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "trusted.pem"))
-            http_connection._tls_context.cache_clear()
+            forget_tls_contexts()
             try:
                 client = Atmosphere.login("alice.test", "password", **given)
                 data = bytes(range(256)) * 40_000
@@ -407,7 +412,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 pds.hook = None
                 assert len(client.list_records(NOTE)[0]) == 1
             finally:
-                http_connection._tls_context.cache_clear()
+                forget_tls_contexts()
 
 
 @pytest.mark.parametrize(
@@ -433,13 +438,13 @@ def test_a_child_process_writes_with_its_parents_session(fake_pds, client):
     import os
 
     client.create_record(NOTE, {"from": "parent"})  # connections are open
-    with client._lock:  # as if a thread was refreshing the session
+    with lock_of(client):  # as if a thread was refreshing the session
         pid = os.fork()
         if pid == 0:
             try:
                 fake_pds_url = client.base_url
                 client.create_record(NOTE, {"from": "child"})
-                client._refresh(client._require_session())
+                refresh_session(client)
                 os._exit(0 if fake_pds_url else 1)
             except BaseException:
                 os._exit(1)
