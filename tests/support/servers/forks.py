@@ -1,4 +1,4 @@
-"""Scripts in forks of a process that has imported torch, which takes two seconds.
+"""Scripts in forks of a process that has imported what they need: torch takes 2 s.
 
 The process starts with the first script of these tests, and ends with them.
 """
@@ -12,17 +12,20 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-# A line of standard input has the script, its arguments and the folder of its output;
-# the answers are the id of its process, and its exit status.
+# A line of standard input has the script and its arguments, its working directory, its
+# environment, and the folder of its output; the answers are the id of its process, and
+# its exit status.
+TORCH = "torch.utils.data", "fastshard.adapters.torch"
 SERVER = """
-import json, os, sys, types
-import torch.utils.data, fastshard.adapters.torch
-
+import importlib, json, os, sys, types
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 for line in iter(sys.stdin.readline, ""):
-    script, arguments, folder = json.loads(line)
+    words, cwd, environment, folder = json.loads(line)
     child = os.fork()
     if child == 0:
         break
@@ -33,11 +36,16 @@ else:
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 for fd, name in ((1, "stdout"), (2, "stderr")):
     os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
-sys.argv = [script, *arguments]
+os.chdir(cwd)
+os.environ.clear()
+os.environ.update(environment)
+sys.argv = words
+if not sys.flags.safe_path:
+    sys.path[0] = os.path.dirname(words[0])
 main = sys.modules["__main__"] = types.ModuleType("__main__")
-main.__file__ = script
-with open(script) as file:
-    code = compile(file.read(), script, "exec")
+main.__file__ = words[0]
+with open(words[0]) as file:
+    code = compile(file.read(), words[0], "exec")
 exec(code, main.__dict__)
 """
 
@@ -50,14 +58,31 @@ def run_with_torch(folder: Path, code: str, *args: object, timeout: float = 300)
 
 
 def run_forked(
-    folder: Path, code: str, *args: object, timeout: float = 300
+    folder: Path,
+    code: str,
+    *args: object,
+    imports: Sequence[str] = TORCH,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """Run code from a file in a process that has imported torch."""
-    server = start_server()
+    """Run code from a file in a process that has imported some modules."""
     script = folder / "script.py"
     script.write_text(code)
+    return fork(folder, script, *args, imports=imports, timeout=timeout)
+
+
+def fork(
+    folder: Path,
+    script: str | Path,
+    *args: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    imports: Sequence[str] = TORCH,
+    timeout: float = 300,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process that has imported modules; a folder gets its output."""
+    server = start_server(*imports)
     words = [str(script), *map(str, args)]
-    asked = json.dumps([words[0], words[1:], str(folder)])
+    asked = json.dumps([words, str(cwd or Path.cwd()), dict(env), str(folder)])
     os.write(server.stdin.fileno(), asked.encode() + b"\n")
     child = int(read_line(server, timeout))
     try:
@@ -71,10 +96,10 @@ def run_forked(
 
 
 @cache
-def start_server() -> subprocess.Popen[bytes]:
+def start_server(*imports: str) -> subprocess.Popen[bytes]:
     """Start the process that forks."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    server = subprocess.Popen([sys.executable, "-c", SERVER], **pipes)
+    server = subprocess.Popen([sys.executable, "-c", SERVER, *imports], **pipes)
     atexit.register(server.communicate)  # closes its standard input
     return server
 
