@@ -94,7 +94,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
         loader.close()
         assert_threads_end()
         consumer.join(SECONDS)
-        assert time.monotonic() - began < 10  # the time limit of a request is 60 s
+        assert time.monotonic() - began < 30  # the time limit of a request is 60 s
 
 
 def test_threads_end_with_the_last_batch(ds):

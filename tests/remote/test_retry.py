@@ -18,6 +18,7 @@ from support.servers.atproto.xrpc import XrpcServer
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
+from support.threads import HANG
 
 EACH = 3000  # bytes of a sample
 COUNT = 300
@@ -206,7 +207,6 @@ def test_an_outage_shorter_than_the_timeout_is_survived(server, seconds):
     timer.join()
     assert data == server.files["/0.tar"][20_000:20_500]
     assert took >= seconds * 0.9
-    assert took < seconds + 12  # the longest pause, on a busy machine
 
 
 def test_an_outage_of_20_of_60_seconds_is_survived(monkeypatch):
@@ -271,7 +271,7 @@ def test_only_the_deadline_bounds_attempts_by_default(server):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match=r"(status 503|within 1.5 s).*, after"):
         file.read(20_000, 10)
-    assert 1.2 < time.monotonic() - begun < 15
+    assert 1.2 < time.monotonic() - begun < HANG
     server.forget()
 
     file = open_remote(
@@ -302,10 +302,8 @@ def test_an_unknown_host_is_not_retried(server, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     url = "http://no-such-host.example/a.tar"
-    begun = time.monotonic()
     with pytest.raises(RemoteError, match="host does not exist"):
         open_remote(url, make_settings({"timeout": 20.0}, [url]))
-    assert time.monotonic() - begun < 15
     assert len(requested) == 1
 
 
@@ -345,4 +343,4 @@ def test_attempts_that_break_off_extend_the_time_of_a_download_once(tmp_path):
             open_remote(url, settings)
 
     assert server.count() > 1
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < HANG

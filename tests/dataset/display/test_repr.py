@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 
 import numpy as np
@@ -306,15 +305,13 @@ def test_a_remote_dataset_is_shown_without_requests_and_secrets(folder):
         assert repr(ds.shuffle(3)) == shown
 
 
-def test_many_shards_are_described_fast(tmp_path):
+def test_the_description_of_many_shards_opens_none(tmp_path):
     paths = [str(tmp_path / f"x-{i:05}.tar") for i in range(10_000)]
     write_tar(tmp_path / paths[0], {"1.txt": b"1"})
     for path in paths[1:]:
         os.link(paths[0], path)
     ds = fastshard.open(paths)
-    start = time.perf_counter()
     assert repr(ds) == f"Dataset(10,000 shards; {tmp_path}/x-{{00000..09999}}.tar)"
-    assert time.perf_counter() - start < 2  # 50 ms; no shard is opened
     assert not any(opened_shards(ds))
 
 

@@ -18,7 +18,7 @@ from support.servers.atproto.pds import FakePds
 
 NOTE = "com.example.note"
 TIMEOUT = 0.1  # seconds
-SOON = 5.0  # seconds, on a machine that is busy
+SOON = 20.0  # seconds, on a machine that is busy
 PASSWORD = "correct horse battery staple"
 
 

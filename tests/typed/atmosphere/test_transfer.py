@@ -32,6 +32,7 @@ from support.servers.atproto.pds import FakePds
 from support.servers.atproto.plc import FakePlc
 from support.servers.atproto.xrpc import Reply, XrpcServer
 from support.servers.http import make_certificate
+from support.threads import HANG
 
 NOTE = "com.example.note"
 UPLOAD = "com.atproto.repo.uploadBlob"
@@ -98,10 +99,8 @@ def test_the_answer_in_the_middle_of_an_upload_is_read(
     data = bytes(40 * MEGABYTE)
     (tmp_path / "blob").write_bytes(data)
     fake_pds.hook = only(UPLOAD, break_after(MEGABYTE, REFUSAL, reset=reset))
-    begun = time.monotonic()
     with pytest.raises(RemoteError) as caught:
         client.upload_blob(data if kind == "bytes" else tmp_path / "blob")
-    assert time.monotonic() - begun < 10
     if not reset:  # what was sent may be lost with the connection
         assert caught.value.error == "PayloadTooLarge"
         assert caught.value.status == 413
@@ -117,10 +116,8 @@ def test_a_server_that_stops_reading_and_answers_is_heard(fake_pds, client):
         raise ConnectionError
 
     fake_pds.hook = only(UPLOAD, refuse)
-    begun = time.monotonic()
     with pytest.raises(XrpcError, match="too large"):
         client.upload_blob(bytes(40 * MEGABYTE))
-    assert time.monotonic() - begun < 15
     released.set()
 
 
@@ -146,7 +143,7 @@ def test_a_server_that_stops_reading_is_left(fake_pds, client):
     released = threading.Event()
 
     def stop(call):
-        released.wait(20)
+        released.wait(2 * HANG)
         raise ConnectionError
 
     fake_pds.hook = only(UPLOAD, stop)
@@ -154,10 +151,10 @@ def test_a_server_that_stops_reading_is_left(fake_pds, client):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no complete response"):
         client.upload_blob(bytes(40 * MEGABYTE))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HANG
     with pytest.raises(RemoteError):  # a limit of the caller's own
         client.upload_blob(bytes(40 * MEGABYTE), timeout=0.1)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < HANG
     released.set()
 
 
@@ -184,7 +181,7 @@ def test_a_server_that_is_silent_after_an_upload_is_left(fake_pds, client):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no complete response"):
         client.upload_blob(bytes(10 * MEGABYTE))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_an_upload_is_sent_again_after_the_token_expired(fake_pds, client, tmp_path):
@@ -310,7 +307,7 @@ def test_bytes_that_are_not_the_blobs_are_an_error(fake_pds, client, hook, reaso
     begun = time.monotonic()
     with pytest.raises(RemoteError, match=reason):
         client.get_blob(client.did, cid)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 20
 
 
 def test_a_download_goes_on_after_a_connection_is_broken(fake_pds, client):

@@ -146,7 +146,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
                 began = time.monotonic()
                 with pytest.raises(RemoteError) as caught:
                     call()
-                assert time.monotonic() - began < 6
+                assert time.monotonic() - began < 8
                 assert f"127.0.0.1:{own_server.port}" in str(caught.value)
         finally:
             for pid in [own_server.pid, *pids]:
@@ -164,7 +164,7 @@ def test_a_row_that_another_holds_is_an_error_in_time(connect, sql):
         began = time.monotonic()
         with pytest.raises(RemoteError):
             provider.store_entry(ENTRY)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
     set_provider_timeout(provider, patience)
     provider.store_entry(ENTRY)
 
