@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -45,6 +46,23 @@ def indexes(folder):
 
 def times(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.fsi")}
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, 5), (3, 3)])
+def test_a_thread_for_each_processor_indexes_shards(
+    folder, monkeypatch, threads, expected
+):
+    asked = []
+
+    class Pool(futures.ThreadPoolExecutor):
+        def __init__(self, threads):
+            asked.append(threads)
+            super().__init__(threads)
+
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    fastshard.build_index(folder, threads=threads)
+    assert asked[0] == expected
 
 
 def test_shards_and_the_dataset_get_indexes(folder):
