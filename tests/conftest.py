@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -36,6 +37,20 @@ FIRST = ("test_typing.py", "test_snippet_types.py", "test_public.py")
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process a run of tests, which share fixtures, not every third one."""
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Run a process more than there are processors: some tests wait."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -51,6 +66,11 @@ def pytest_collection_modifyitems(
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep libraries and items out of the collections that tests ask for."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -218,6 +218,8 @@ def test_the_stubs_are_true(tmp_path):
     allowed.write_text(text + "".join(f"{name}\n" for name in MISSING | hints))
     config = tmp_path / "mypy.ini"
     skipped = f"[mypy-{','.join(UNUSED)}]\nfollow_imports = skip\n"
+    # mypy reads no bodies of functions where it ignores errors; .ci/run checks them.
+    skipped += "[mypy-fastshard.*]\nignore_errors = True\n"
     config.write_text(f"[mypy]\nignore_missing_imports = True\n{skipped}")
     options = ("--ignore-unused-allowlist", "--allowlist", allowed)
     options += ("--mypy-config-file", config)

@@ -1,12 +1,11 @@
 """Tensors on views, in child processes: some cases crash."""
 
-import subprocess
-import sys
-
 import pytest
 
 import fastshard
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
+from support.processes import run_script
+from support.servers.forks import run_forked, run_with_torch
 from support.tars import write_tar
 
 try:
@@ -15,6 +14,11 @@ except ImportError:
     pytestmark = pytest.mark.skip(reason="torch is not installed")
 else:
     pytestmark = not_sanitized
+
+# `test_torch_loading` has spawned workers, of which each imports torch for seconds.
+START_METHODS = pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=slow)]
+)
 
 
 def run(code, path):
@@ -25,9 +29,7 @@ def run(code, path):
         "warnings.simplefilter('error' if mode == 'private' else 'ignore')\n"
         "shard = fastshard.open_shard(path, mode=mode)\n"
     )
-    return lambda mode: subprocess.run(
-        [sys.executable, "-c", setup + code, mode, path], capture_output=True, text=True
-    )
+    return lambda mode: run_forked(path.parent, setup + code, mode, path)
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@START_METHODS
 def test_a_data_loader_reads_a_dataset(tmp_path, method):
     import numpy as np
 
@@ -126,15 +128,12 @@ def test_a_data_loader_reads_a_dataset(tmp_path, method):
         for i in range(14):
             array = np.full(3, i, np.float32)
             writer.write({"__key__": f"{i:03d}", "npy": array, "cls": i})
-    script = tmp_path / "loader.py"
-    script.write_text(LOADER)
-    done = subprocess.run(
-        [sys.executable, script, tmp_path, method], capture_output=True, text=True
-    )
-    assert done.stdout.split() == [f"{i:03d}" for i in range(14)], done.stderr
+    start = run_with_torch if method == "fork" else run_script
+    printed = start(tmp_path, LOADER, tmp_path, method)
+    assert printed.split() == [f"{i:03d}" for i in range(14)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@START_METHODS
 def test_a_data_loader_of_batches_without_keys(tmp_path, method):
     torch = pytest.importorskip("torch")
     from fastshard.adapters.torch import IterableDataset, collate, loader

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from fastshard.adapters.torch import TensorLoader, loader  # noqa: E402
 from fastshard.errors import ClosedError, FastshardError  # noqa: E402
+from support.inside.datasets import copies_of  # noqa: E402
 
 COUNT, SIZE = 100, 8
 HAS_CUDA = torch.cuda.is_available()
@@ -206,7 +207,7 @@ def test_memory_is_kept_until_its_copy_has_ended(ds, monkeypatch):
         for k, _ in enumerate(tensors, 1):
             assert log.count("recorded") == k
             assert log.count("awaited") == k - 1
-            (_, kept), *_ = tensors._copies
+            (_, kept), *_ = copies_of(tensors)
             assert (
                 kept["npy"][:, 0].tolist()
                 == list(range(COUNT))[(k - 1) * SIZE :][:SIZE]

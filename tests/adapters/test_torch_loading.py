@@ -5,8 +5,10 @@ import os
 
 import pytest
 
+from support.inside.datasets import descriptor_of, received_slots
 from support.marks import LONG, not_sanitized, slow
 from support.processes import run_script
+from support.servers.forks import run_with_torch
 from support.tars import write_numbers
 
 try:
@@ -43,7 +45,9 @@ def run(folder, tmp_path):
     def start(code, *args):
         body = "\n".join(f"    {line}" for line in code.strip().splitlines())
         text = f'{SETUP}\nif __name__ == "__main__":\n{body}\n'
-        return run_script(tmp_path, text, folder, *args)
+        spawns = {"spawn", "forkserver"}.intersection(args)
+        run = run_script if spawns else run_with_torch
+        return run(tmp_path, text, folder, *args)
 
     return start
 
@@ -61,7 +65,8 @@ def test_many_workers_keep_the_order(run, method, workers):
         """
 part = ds.shuffle(7)
 want = [int(sample.text("txt")) for sample in part]
-for collate in (fastshard.collate, ft.collate):
+quick = args[0] == "spawn" and args[2] == "quick"  # a worker imports torch for 2 s
+for collate in (ft.collate,) if quick else (fastshard.collate, ft.collate):
     loader = DataLoader(part, batch_size=8, num_workers=int(args[1]),
                         collate_fn=collate,
                         multiprocessing_context=args[0], persistent_workers=True)
@@ -72,12 +77,15 @@ for collate in (fastshard.collate, ft.collate):
         assert isinstance(batches[0]["npy"], torch.Tensor) == (collate is ft.collate)
         assert batches[0]["txt"] == [str(n) for n in want[:8]]
 sampler = RandomSampler(part, generator=torch.Generator().manual_seed(1))
-loader = DataLoader(part, batch_size=8, num_workers=2, collate_fn=ft.collate,
-                    multiprocessing_context=args[0], sampler=sampler)
+loader = DataLoader(part, batch_size=8, num_workers=0 if quick else 2,
+                    collate_fn=ft.collate,
+                    multiprocessing_context=None if quick else args[0],
+                    sampler=sampler)
 assert sorted(joined(loader)) == list(range(103))
 """,
         method,
         workers,
+        "long" if LONG else "quick",
     )
 
 
@@ -459,7 +467,11 @@ def test_slots_are_free_when_neither_side_needs_them():
     slot.count_sent()
     receive, (key, duplicate, *given) = slot.__reduce__()
     assert duplicate is not None
-    got = receive(key, _Descriptor(slot._fd), *given).array(offset, 40).view("f4")
+    got = (
+        receive(key, _Descriptor(descriptor_of(slot)), *given)
+        .array(offset, 40)
+        .view("f4")
+    )
     del array
     assert not slot.is_free
     assert got.tolist() == list(range(10))
@@ -473,7 +485,7 @@ def test_slots_are_free_when_neither_side_needs_them():
     for taken in busy[:7]:
         taken.counters.add(slots.SENT)
     assert pool.acquire(10) is not None or len(pool.slots) == slots.MAX_SLOTS
-    slots._received.pop(key)
+    received_slots().pop(key)
 
 
 def address_of(array):
@@ -514,8 +526,8 @@ def test_a_slot_that_is_not_reused_is_sent_each_time():
     for _ in range(2):
         receive, (key, duplicate, *given) = own.__reduce__()
         assert duplicate is not None
-        receive(key, _Descriptor(own._fd), *given)
-        assert key not in slots._received
+        receive(key, _Descriptor(descriptor_of(own)), *given)
+        assert key not in received_slots()
 
 
 class _Descriptor:
@@ -561,7 +573,7 @@ if __name__ == "__main__":
 
 
 def test_an_epoch_ends_on_all_ranks_at_once(folder, tmp_path):
-    assert "all" in run_script(tmp_path, GLOO, folder, tmp_path / "store")
+    assert "all" in run_with_torch(tmp_path, GLOO, folder, tmp_path / "store")
 
 
 def test_states_of_workers_are_json(run):

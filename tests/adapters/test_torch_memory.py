@@ -7,7 +7,8 @@ import pytest
 
 import fastshard
 from support.marks import LONG, not_sanitized, slow
-from support.processes import run_on_mount, run_script
+from support.processes import run_on_mount
+from support.servers.forks import run_with_torch
 from support.tars import write_numbers
 
 try:
@@ -268,7 +269,9 @@ def numbers(tmp_path):
 
 
 def test_a_batch_that_cannot_be_pickled_is_an_error(numbers, tmp_path):
-    assert run_script(tmp_path, END_WORKERS + UNSENT, numbers, timeout=60) == "all\n"
+    assert (
+        run_with_torch(tmp_path, END_WORKERS + UNSENT, numbers, timeout=60) == "all\n"
+    )
 
 
 OUT = """
@@ -294,7 +297,7 @@ print("all")
 def test_output_arrays_of_a_worker_are_not_overwritten_before_they_are_sent(
     numbers, tmp_path
 ):
-    assert run_script(tmp_path, OUT, numbers) == "all\n"
+    assert run_with_torch(tmp_path, OUT, numbers) == "all\n"
 
 
 LABELS = """
@@ -332,5 +335,5 @@ for data, options in (
 
 def test_kept_labels_keep_no_pictures(pictures, tmp_path):
     """Of 50 batches of 2 MB: some are under way."""
-    printed = run_script(tmp_path, LABELS, pictures)
+    printed = run_with_torch(tmp_path, LABELS, pictures)
     assert all(int(line) < 15 for line in printed.split())

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 import fastshard
-from support.marks import forks_beside_threads
+from support.marks import forks_beside_threads, slow
 from support.processes import run_script
+from support.servers.forks import run_with_torch
 from support.servers.http import Server
 
 pytest.importorskip("torch")
@@ -25,7 +26,8 @@ def main(url, how, local):
     expected = {s.key: bytes(s["txt"]) for s in fastshard.open(local)}
     for dataset in (ds, IterableDataset(ds.shuffle(3))):
         loader = DataLoader(
-            dataset, batch_size=16, num_workers=2, multiprocessing_context=how,
+            dataset, batch_size=16, num_workers=1 + (how == "fork"),
+            multiprocessing_context=how,
             collate_fn=collate,
         )
         found = {}
@@ -42,7 +44,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param("fork", marks=forks_beside_threads), "forkserver", "spawn"]
+    "how",
+    [
+        pytest.param("fork", marks=forks_beside_threads),
+        pytest.param("forkserver", marks=slow),
+        "spawn",
+    ],
 )
 def test_workers_read_over_http(tmp_path, how):
     if sys.platform == "win32" and how != "spawn":
@@ -56,5 +63,6 @@ def test_workers_read_over_http(tmp_path, how):
     files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
     with Server(files) as server:
         url = server.at("/d/") + "t-{0..1}.tar"
-        done = run_script(tmp_path, LOAD, url, how, str(folder))
+        run = run_with_torch if how == "fork" else run_script
+        done = run(tmp_path, LOAD, url, how, str(folder))
     assert done.strip().endswith("read 100")

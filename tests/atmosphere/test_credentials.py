@@ -11,6 +11,11 @@ import pytest
 from fastshard._util.secret import Secret
 from fastshard.errors import FastshardError
 from fastshard.typed import Atmosphere
+from support.inside.typed import (
+    refresh_session,
+    session_of,
+    set_timeout,
+)
 from support.servers.atproto.hostile import SLOW, raw, redirect, say
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.xrpc import Reply, XrpcServer
@@ -101,12 +106,12 @@ ECHOES = {
 @pytest.mark.parametrize("name", ECHOES)
 def test_no_error_repeats_a_secret(pds, client, caplog, name, what):
     caplog.set_level(logging.DEBUG)
-    client._xrpc._exchange.settings.timeout = 0.3
+    set_timeout(client, 0.3)
     pds.hook = ECHOES[name]
     call = {
         "login": lambda: log_in(pds, timeout=0.3),
         "create": lambda: client.create_record(NOTE, {"text": "one"}),
-        "refresh": lambda: client._refresh(client._require_session()),
+        "refresh": lambda: refresh_session(client),
         "upload": lambda: client.upload_blob(b"{}"),
     }[what]
     with pytest.raises(FastshardError) as caught:
@@ -158,7 +163,7 @@ def test_nothing_that_works_logs_a_secret(pds, caplog, capsys):
 def test_no_text_and_no_pickle_of_a_client_has_a_secret(client):
     texts = [repr(client), str(client), f"{client:}", repr(vars(client))]
     texts += [repr(each) for each in vars(client).values()]
-    session = client._require_session()
+    session = session_of(client)
     texts += [repr(session), str(session), repr([session.access, session.refresh])]
     for text in texts:
         assert not any(secret in text for secret in secrets_of(client))

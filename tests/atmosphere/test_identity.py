@@ -14,6 +14,11 @@ from fastshard.errors import (
 )
 from fastshard.remote import addresses
 from fastshard.typed import Atmosphere
+from support.inside.typed import (
+    allows_private_hosts,
+    count_kept_identities,
+    exchange_settings,
+)
 from support.servers.atproto.hostile import ANSWERS, SLOW
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.plc import FakePlc, make_document
@@ -104,7 +109,7 @@ def test_a_directory_that_does_not_answer_is_left(fake_pds, name):
     begun = time.monotonic()
     with pytest.raises(RemoteError):
         client.resolve_pds(DID)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 20
 
 
 def test_a_did_that_is_not_registered_has_no_document(client):
@@ -177,10 +182,10 @@ def test_even_the_clients_own_server_is_private_to_documents(fake_pds):
 
 def test_a_client_of_public_servers_refuses_private_ones():
     client = Atmosphere("https://pds.example", plc_url="https://plc.example")
-    assert not client._identities._private_hosts
-    assert not client._xrpc._exchange.settings.private_hosts
+    assert not allows_private_hosts(client)
+    assert not exchange_settings(client).private_hosts
     for url in ("http://localhost:2583", "https://10.0.0.1"):
-        assert Atmosphere(url)._identities._private_hosts
+        assert allows_private_hosts(Atmosphere(url))
 
 
 def test_a_did_web_does_not_lead_into_a_private_network(fake_pds):
@@ -309,7 +314,7 @@ def test_what_is_kept_is_bounded(fake_pds, client, monkeypatch):
         did = f"did:plc:{'a' * 23}{chr(97 + i)}"
         fake_pds.plc.documents[did] = make_document(did, "x.test", fake_pds.url)
         client.resolve_pds(did)
-    assert len(client._identities._kept) <= 4
+    assert count_kept_identities(client) <= 4
 
 
 def test_addresses_of_servers_are_checked(fake_pds):

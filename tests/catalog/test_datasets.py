@@ -11,6 +11,7 @@ import pytest
 from fastshard import typed
 from fastshard.catalog.index import Index
 from fastshard.errors import FastshardError, IndexRowError
+from support.inside.typed import set_metadata
 from support.typed.numbers import Number, Vector
 
 REF = "atdata://local/schema/Number@1.0.0"
@@ -118,7 +119,7 @@ def test_unknown_options_are_refused(index, bare_index, numbers):
 
 def test_metadata_are_those_given_or_those_of_the_dataset(bare_index, numbers):
     ds = numbers()
-    ds._metadata = {"of": "the dataset"}
+    set_metadata(ds, {"of": "the dataset"})
     assert bare_index.insert_dataset(ds, name="a").metadata == {"of": "the dataset"}
     given = {"rate": 0.25, "raw": b"\0\xff", "nested": {"list": [1, None]}}
     bare_index.insert_dataset(ds, name="b", metadata=given)

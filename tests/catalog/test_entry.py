@@ -8,6 +8,7 @@ import pytest
 
 from fastshard import typed
 from fastshard.catalog.entry import DatasetEntry
+from support.inside.typed import entry_of, opener_of
 
 REF = "atdata://local/schema/Number@1.0.0"
 
@@ -58,7 +59,7 @@ def test_entries_are_equal_by_content():
     assert make(name="other") != make()
     assert make(metadata={"a": 1}) != make()
     assert make(legacy_uuid="u") != make()
-    opened = make()._of(object())
+    opened = entry_of(make(), object())
     assert opened == make()
 
 
@@ -73,10 +74,10 @@ def test_a_pickle_has_the_entry_but_not_its_index():
         def __reduce__(self):
             raise AssertionError("the index was pickled")
 
-    entry = make(metadata={"tags": ["a"]}, legacy_uuid="u")._of(Secret())
+    entry = entry_of(make(metadata={"tags": ["a"]}, legacy_uuid="u"), Secret())
     again = pickle.loads(pickle.dumps(entry))
     assert again == entry
-    assert again._opener is None
+    assert opener_of(again) is None
 
 
 def test_the_text_of_an_entry_has_no_secret():

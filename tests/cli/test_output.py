@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastshard._util.terminal import has_color, output_options, paint, write_line
-from fastshard.cli.demo import Demo
+from fastshard.cli import demo
 from fastshard.cli.entry import main
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import needs, not_sanitized
@@ -193,7 +193,9 @@ def documented():
     return read_documented()
 
 
-def test_json_has_the_documented_members(work, capsys, documented):
+def test_json_has_the_documented_members(work, capsys, documented, monkeypatch):
+    monkeypatch.setattr(demo, "SAMPLES", 100)
+
     def members(*args):
         main([*args, "--json"])
         lines = capsys.readouterr().out.splitlines()
@@ -209,7 +211,7 @@ def test_json_has_the_documented_members(work, capsys, documented):
     assert members("query", "columns") == [{"id", "meta_json"}] * 3
     assert members("compact", "columns") == [documented["compact"]]
     assert members("stat", "columns") == [documented["stat of a columnar dataset"]]
-    assert Demo(work).figures().keys() == documented["demo"]
+    assert demo.Demo(work).figures().keys() == documented["demo"]
     assert documented.keys() >= {"cache ls", "cache clear", "cache warm", "query"}
 
 

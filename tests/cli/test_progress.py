@@ -22,6 +22,9 @@ AT_ONCE = """
 import sys
 from fastshard._util import progress
 progress.BAR_DELAY = 0
+if "demo" in sys.argv:
+    from fastshard.cli import demo
+    demo.SAMPLES = 100
 from fastshard.cli.entry import main
 sys.exit(main())
 """
@@ -68,9 +71,7 @@ def test_commands_show_progress_and_erase_it(work, args, shown):
     assert status == 0
     assert re.search(shown, text), text
     # What remains on the screen is the output in a pipe.
-    done = subprocess.run(
-        [sys.executable, "-m", "fastshard", *args.split()], capture_output=True
-    )
+    done = subprocess.run([*IMPATIENT, *args.split()], capture_output=True)
     if args not in ("demo", "compact columns"):
         assert screen_of(text) == done.stdout.decode().splitlines()
     assert done.stderr == b""

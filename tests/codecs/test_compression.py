@@ -14,6 +14,7 @@ import pytest
 from fastshard.codecs import compression as codecs
 from fastshard.codecs.compression import COMPRESSIONS, parse_compression
 from fastshard.errors import FormatError, MissingLibraryError
+from support.inside.streaming import hide_brotli
 from support.marks import thin
 
 cramjam = pytest.importorskip("cramjam")
@@ -37,7 +38,7 @@ WAYS = [("brotli", algo) for algo in ALGOS] + [("cramjam", "br")]
 
 @pytest.fixture
 def no_brotli(monkeypatch):
-    monkeypatch.setattr(codecs, "_find_brotli", lambda: None)
+    hide_brotli(monkeypatch)
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: f"{way[1]}-{way[0]}")

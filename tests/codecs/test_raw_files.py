@@ -20,6 +20,12 @@ from fastshard.codecs import raw_files
 from fastshard.codecs.compression import parse_compression
 from fastshard.codecs.raw_files import locate, open_raw
 from fastshard.errors import FormatError, MissingLibraryError
+from support.inside.files import replace_lock
+from support.inside.streaming import (
+    check_pieces,
+    replace_check_pieces,
+    replace_write_all,
+)
 
 pytest.importorskip("cramjam")
 
@@ -182,7 +188,7 @@ def test_a_bomb_fills_no_disk(tmp_path, monkeypatch):
     shard = Shard(tmp_path / "data", bytes(30_000_000))
     shard.raw = shard.raw._replace(bytes=1000)
     written = []
-    monkeypatch.setattr(raw_files, "_write_all", lambda fd, data: written.append(data))
+    replace_write_all(monkeypatch, lambda fd, data: written.append(data))
     assert_refused(shard, "more than the 1,000 bytes")
     assert sum(map(len, written)) <= 1000
 
@@ -316,7 +322,7 @@ def test_a_full_disk_is_no_reason_to_fail(shard, monkeypatch):
     def full(fd, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(raw_files, "_write_all", full)
+    replace_write_all(monkeypatch, full)
     assert shard.open() == DATA
     assert shard.names() == [shard.zip_path.name]
 
@@ -337,7 +343,7 @@ def test_other_errors_are_passed_on(shard, monkeypatch):
     def broken(fd, data):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(raw_files, "_write_all", broken)
+    replace_write_all(monkeypatch, broken)
     with pytest.raises(OSError, match="Input/output"):
         shard.open()
     assert shard.names() == [shard.zip_path.name]
@@ -356,7 +362,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 def test_threads_decompress_once(shard, monkeypatch):
     made = []
-    pieces = raw_files._check_pieces
+    pieces = check_pieces
 
     def slow(*args):
         made.append(args)
@@ -364,7 +370,7 @@ def test_threads_decompress_once(shard, monkeypatch):
             time.sleep(0.01)
             yield piece
 
-    monkeypatch.setattr(raw_files, "_check_pieces", slow)
+    replace_check_pieces(monkeypatch, slow)
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(shard.open())) for _ in range(8)
@@ -461,7 +467,7 @@ def test_file_systems_without_locks(shard, monkeypatch):
     def unsupported(fd):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(locks, "_lock", unsupported)
+    replace_lock(monkeypatch, unsupported)
     shard.open()
     assert shard.path.read_bytes() == DATA
     assert shard.names() == [shard.path.name, shard.zip_path.name]

@@ -28,6 +28,7 @@ from fastshard.streaming.write.jsonl import JSONWriter
 from fastshard.streaming.write.mds import MDSWriter
 from fastshard.streaming.write.xsv import CSVWriter, TSVWriter, XSVWriter
 from support import tars
+from support.inside.streaming import begin_shard
 from support.marks import not_sanitized
 from support.servers.http import Server
 
@@ -127,7 +128,7 @@ def test_mds_is_what_the_writer_writes(tars, tmp_path, compression):
         for i, sample in enumerate(make_samples()):
             if i and i % 10 == 0:
                 writer.flush_shard()
-                writer._reset_cache()
+                begin_shard(writer)
             writer.write(to_mds(sample))
     assert files_of(tmp_path / "out") == files_of(tmp_path / "ours")
 

@@ -13,6 +13,7 @@ from conversion.conftest import contents, make_samples, write_tar
 from fastshard import ConversionError, convert
 from fastshard.streaming.write.jsonl import JSONWriter
 from fastshard.streaming.write.mds import MDSWriter
+from support.inside.streaming import begin_shard
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.streaming.expected import described, names
@@ -49,7 +50,7 @@ def plain(tmp_path_factory):
         for i, row in enumerate(ROWS):
             if i == 3:
                 writer.flush_shard()
-                writer._reset_cache()
+                begin_shard(writer)
             writer.write(row)
     for to in FORMATS:
         if to != "mds":

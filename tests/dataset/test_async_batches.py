@@ -1,7 +1,6 @@
 """Async iteration over batches."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -28,11 +27,10 @@ def test_batches_are_awaited_concurrently(dataset):
         calls = [ds.get_many_async([i, i + 1]) for i in range(12)]
         return await asyncio.gather(*calls)
 
-    begun = time.monotonic()
     found = asyncio.run(main())
 
     assert [[sample.key for sample in batch] for batch in found] == expected
-    assert time.monotonic() - begun < 12 * 0.1
+    assert server.peak > 1
 
 
 def test_the_event_loop_is_not_blocked(dataset):

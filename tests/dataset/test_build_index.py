@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -15,6 +16,7 @@ from fastshard._util.processes.locks import hold_file
 from fastshard.dataset.build_index import parse_part
 from fastshard.errors import StaleIndexWarning
 from fastshard.index.dataset_file import DatasetIndex
+from support.inside.datasets import opened_shards
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -44,6 +46,23 @@ def indexes(folder):
 
 def times(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.fsi")}
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, 5), (3, 3)])
+def test_a_thread_for_each_processor_indexes_shards(
+    folder, monkeypatch, threads, expected
+):
+    asked = []
+
+    class Pool(futures.ThreadPoolExecutor):
+        def __init__(self, threads):
+            asked.append(threads)
+            super().__init__(threads)
+
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    fastshard.build_index(folder, threads=threads)
+    assert asked[0] == expected
 
 
 def test_shards_and_the_dataset_get_indexes(folder):
@@ -113,7 +132,7 @@ def test_indexes_in_another_directory_are_used(folder, tmp_path):
     fastshard.build_index(everything(folder), out=out)
     ds = fastshard.open(everything(folder), index=out)
     assert len(ds) == sum(range(1, SHARDS + 1))
-    assert ds._set.open_count == 0
+    assert not any(opened_shards(ds))
     assert {os.path.dirname(shard.index) for shard in ds.shards} == {
         str(out),
         str(out / "sub"),
@@ -220,7 +239,7 @@ def test_indexing_a_changed_shard_renews_its_row(flat):
     fastshard.build_index(flat / "0001.tar")
     with fastshard.open(flat) as ds:  # without a StaleIndexWarning
         assert len(ds) == 15
-        assert ds._set.open_count == 0
+        assert not any(opened_shards(ds))
         assert ds["1-3"].text("txt") == "changed"
         assert ds.verify() == []
     assert read_over_http(flat) == ALL

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.codecs import raw_files
 from fastshard.streaming import MDSWriter
 from support.builders import BUILDERS
+from support.inside.streaming import replace_write_all, write_all
 from support.servers.http import Server
+from support.threads import HANG
 
 ROUNDS = 30
 REMOTE_ROUNDS = 5  # idle threads of requests end after a second
@@ -114,7 +115,7 @@ def test_a_folder_is_removed_after_close(folders, name, mode):
 def gate(monkeypatch):
     """Hold each write of a decompressed piece but those of the first shard."""
     entered, opened = threading.Event(), threading.Event()
-    write = raw_files._write_all
+    write = write_all
 
     def write_held(fd, data):
         if threading.current_thread() is not threading.main_thread():
@@ -122,7 +123,7 @@ def gate(monkeypatch):
             assert opened.wait(SECONDS)
         write(fd, data)
 
-    monkeypatch.setattr(raw_files, "_write_all", write_held)
+    replace_write_all(monkeypatch, write_held)
     yield entered, opened
     opened.set()
 
@@ -216,7 +217,7 @@ def test_close_does_not_wait_for_a_server_that_hangs(served, tmp_path):
 
     with Server(served) as server:
         urls = [server.at(path) for path in served]
-        options = {"index": "none", "timeout": 60, "max_memory": "1MiB"}
+        options = {"index": "none", "timeout": 2 * HANG, "max_memory": "1MiB"}
         ds = fastshard.open(urls, cache_dir=tmp_path, **options)
         samples = iter(ds)
         for name in list(served)[3:]:
@@ -226,7 +227,7 @@ def test_close_does_not_wait_for_a_server_that_hangs(served, tmp_path):
         assert held.wait(SECONDS)
         began = time.monotonic()
         ds.close()
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < HANG
         assert not any(thread.name == OURS[0] for thread in writers())
         with pytest.raises(fastshard.ClosedError):
             next(samples)

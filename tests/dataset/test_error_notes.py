@@ -8,7 +8,7 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized, slow
-from support.processes import run_script
+from support.servers.forks import run_with_torch
 from support.tars import write_numbers, write_tar
 
 BAD = "000023"
@@ -183,5 +183,5 @@ if __name__ == "__main__":
 )
 def test_in_workers_of_torch_s_loader(folder, tmp_path, error):
     pytest.importorskip("torch")
-    printed = run_script(tmp_path, LOADER.replace("{error}", error), folder)
+    printed = run_with_torch(tmp_path, LOADER.replace("{error}", error), folder)
     assert printed.split() == ["named"] * 4

@@ -10,6 +10,7 @@ from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import RaggedError
 from support.marks import not_sanitized, slow
 from support.processes import run_script
+from support.servers.forks import run_with_torch
 from support.tars import write_tar
 
 pillow = pytest.importorskip("PIL.Image")
@@ -120,7 +121,8 @@ def torch_runs(tmp_path):
     def run(code, *args):
         body = "\n".join(f"    {line}" for line in code.strip().splitlines())
         text = f'{SETUP}\nif __name__ == "__main__":\n{body}\n'
-        return run_script(tmp_path, text, *args)
+        start = run_script if "spawn" in args else run_with_torch
+        return start(tmp_path, text, *args)
 
     return run
 

@@ -7,6 +7,7 @@ import pytest
 import fastshard
 from fastshard.dataset.verify import verify_dataset_index, verify_shard
 from fastshard.errors import StaleIndexWarning
+from support.inside.datasets import shards_of
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -103,7 +104,7 @@ def test_faults_of_remote_shards_hide_the_query(folder, indexes, server):
         (fault,) = ds.verify()
     assert fault.path == server.at("/d/missing.tar") + "?..."
     server.files["/d/dataset.fsi"] = (indexes / "dataset.fsi").read_bytes()
-    settings = ds._set.remote
+    settings = shards_of(ds).remote
     where = server.at("/d/dataset.fsi") + SECRET
     (fault,) = verify_dataset_index(where, urls, settings)
     assert "secret" not in repr(fault)

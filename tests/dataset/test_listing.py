@@ -18,6 +18,7 @@ from fastshard._util.paths import globs as globs_module
 from fastshard._util.paths.globs import glob, matches_parts
 from fastshard.dataset.paths.listing import Listing, list_shards, natural_key
 from fastshard.streaming import MDSWriter
+from support.inside.datasets import is_counted
 from support.tars import write_tar
 
 
@@ -444,7 +445,7 @@ def test_file_urls_open_what_paths_open(make, start):
     fastshard.build_index(f"{url}d")
     ds = fastshard.open(f"{url}d")
     assert ds["0"].text("txt") == "text"
-    assert ds._set.is_counted()  # the dataset.fsi is found
+    assert is_counted(ds)  # the dataset.fsi is found
     with fastshard.open_shard(f"{url}d/0.tar", index=f"{url}d/0.fsi") as shard:
         assert shard["0.txt"] == b"text"
         assert shard.index.endswith("d/0.fsi")

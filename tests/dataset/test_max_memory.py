@@ -15,6 +15,7 @@ import pytest
 import fastshard
 from fastshard._core.io.page_ring import PageRing
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from support.inside.datasets import ring_of
 from support.marks import not_sanitized
 from support.memory import cached, evict, resident
 from support.processes import environment
@@ -295,7 +296,7 @@ def test_handles_and_threads_share_a_bound(folder):
 
 def test_a_ring_drops_unmapped_ranges(folder):
     ds = fastshard.open(folder, max_memory="1MiB")
-    ring = ds._set.ring
+    ring = ring_of(ds)
     for i in range(100):
         bytes(ds[i]["bin"])
     assert 0 < ring.nbytes <= MB

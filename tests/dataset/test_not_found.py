@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -263,9 +262,7 @@ def test_a_deep_tree_is_searched_in_part(monkeypatch):
     make(*[f"d/{i}/0.jpg" for i in range(20)], "d/30/0.tar")
     assert "directories below it have: d/30" in message_of("d")
     monkeypatch.setattr(not_found, "MAX_FOLDERS", 10)
-    start = time.monotonic()
     assert "more than 9 files, most of them jpg" in message_of("d")
-    assert time.monotonic() - start < 5
 
 
 def test_a_link_to_a_parent_directory_does_not_hang():

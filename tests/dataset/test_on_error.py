@@ -15,7 +15,7 @@ import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import ClosedError, FormatError, StateError
 from support.marks import not_sanitized
-from support.processes import run_script
+from support.servers.forks import run_with_torch
 from support.tars import write_numbers, write_tar
 
 COUNT = 40
@@ -492,5 +492,5 @@ if __name__ == "__main__":
 @not_sanitized
 def test_torch_s_loaders(folder, tmp_path):
     pytest.importorskip("torchdata")
-    printed = run_script(tmp_path, LOADERS, folder)
+    printed = run_with_torch(tmp_path, LOADERS, folder)
     assert printed.split() == ["refused", "all"]

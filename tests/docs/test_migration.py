@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from support.docs.pages import read_blocks
 from support.docs.tables import read_rows
 from support.marks import not_sanitized
 from support.paths import TREE
+from support.servers.forks import fork
 
 FOLDER = TREE / "docs" / "migration"
 
@@ -34,14 +33,7 @@ def run(path, work, both=True):
     page = {"path": str(path), "setup": setup, "rows": rows, "both": both}
     task.write_text(json.dumps(page))
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(work / "hf")}
-    return subprocess.run(
-        [sys.executable, run_sides.__file__, task],
-        cwd=work,
-        env=os.environ | quiet,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return fork(work, run_sides.__file__, task, cwd=work, env=os.environ | quiet)
 
 
 @pytest.mark.parametrize(

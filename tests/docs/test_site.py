@@ -16,6 +16,8 @@ import fastshard
 from support.marks import not_sanitized
 from support.paths import TREE
 
+fcntl = pytest.importorskip("fcntl")
+
 WORKFLOW = TREE / ".github" / "workflows" / "docs.yml"
 SITE = "https://fastshard.github.io/fastshard/"
 
@@ -51,7 +53,24 @@ class Links(HTMLParser):
 def site(tmp_path_factory):
     """The folder of the built site, and its pages by their paths in it."""
     pytest.importorskip("mkdocs")
-    folder = tmp_path_factory.mktemp("site")
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # of all processes of this run, which build one site
+    folder = base / "site"
+    with open(base / "site.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            build(base / "site.new")
+            os.rename(base / "site.new", folder)
+    pages = {
+        path.relative_to(folder).as_posix(): Links(path.read_text())
+        for path in folder.rglob("*.html")
+    }
+    return folder, pages
+
+
+def build(folder):
+    """Build the site as the workflow does."""
     (line,) = re.findall(r"- run: (mkdocs build .*)", WORKFLOW.read_text())
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(line), "-d", folder],
@@ -61,11 +80,6 @@ def site(tmp_path_factory):
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
     assert done.returncode == 0, done.stderr
-    pages = {
-        path.relative_to(folder).as_posix(): Links(path.read_text())
-        for path in folder.rglob("*.html")
-    }
-    return folder, pages
 
 
 def is_elsewhere(target):

@@ -30,6 +30,7 @@ from support.docs.hosts import serve
 from support.docs.pages import Page, UnknownFenceError, find_pages, read_page
 from support.marks import needs, not_sanitized
 from support.paths import README, TREE
+from support.servers.forks import fork
 
 HAS_DOCS = (TREE / "docs").is_dir()
 PAGES = find_pages() if HAS_DOCS else []
@@ -62,10 +63,13 @@ def run(
         needs("openssl")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with serve(text, work, private) as env:
+        env = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "88", **env}
+        if "torch" in page.needs and not hidden:
+            return fork(private, run_page.__file__, task, cwd=work, env=env)
         return subprocess.run(
             [sys.executable, run_page.__file__, task],
             cwd=work,
-            env={**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "88", **env},
+            env=env,
             capture_output=True,
             text=True,
             timeout=SECONDS,

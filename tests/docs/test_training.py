@@ -1,14 +1,13 @@
 """The training loops of docs/training.md, stopped and started again."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from support.docs.pages import read_blocks
 from support.marks import not_sanitized, slow
 from support.paths import TREE
+from support.servers.forks import fork
 
 PAGE = TREE / "docs" / "training.md"
 # What each loop learns, and what it saves besides its state.
@@ -21,13 +20,12 @@ pytestmark = [
 
 
 def run(folder, code):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    """Run code in the folder ``work`` of a folder."""
+    script = folder / "script.py"
+    script.write_text(f"import warnings\nwarnings.simplefilter('ignore')\n{code}")
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    return fork(folder, script, cwd=work)
 
 
 # Notes the states that the loop saves, and ends the process after the third if asked.

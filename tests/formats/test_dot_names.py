@@ -10,6 +10,7 @@ import fastshard
 from fastshard import FormatError, SampleNotFoundError
 from fastshard._core.table import grouping as keytable
 from fastshard.index.dataset_file import DatasetIndex, write_dataset_index
+from support.inside.datasets import has_dataset_index, record_probes
 from support.marks import needs
 from support.servers.http import Server
 from support.tars import write_tar
@@ -136,7 +137,7 @@ def test_older_key_tables_hide_no_key(folder):
     fastshard.build_index(folder)
     write_older_dataset_index(folder)
     ds = fastshard.open(folder)
-    assert ds._set.index_view is not None
+    assert has_dataset_index(ds)
     for key in [*KEYS, "plain", "odd"]:
         for asked in (key, f"./{key}"):
             assert ds[asked].key == key
@@ -216,10 +217,7 @@ def test_near_keys_of_a_large_dataset_are_found_in_little_time(tmp_path):
         for i in range(40_000):
             writer.write({"__key__": f"train/{i:08}", "txt": ""})
     ds = fastshard.open(tmp_path)
-    probed = []
-    keys = ds.keys()
-    at = keys._key
-    keys._key = lambda i: probed.append(i) or at(i)
+    probed = record_probes(ds.keys())
     with pytest.raises(SampleNotFoundError) as caught:
         ds["train/00031234.txt"]
     assert caught.value.near[0] == "train/00031234"

@@ -13,6 +13,7 @@ from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault
 from fastshard.formats import registry
 from fastshard.formats.registry import Format
+from support.inside.datasets import keep_registered, shards_of
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -60,7 +61,7 @@ def toy(monkeypatch):
     module = types.ModuleType("toy_format")
     module.FORMAT = ToyFormat()
     monkeypatch.setitem(sys.modules, "toy_format", module)
-    monkeypatch.setattr(registry, "_modules", dict(registry._modules))
+    keep_registered(monkeypatch)
     registry.register("toy_format")
     registry.register("toy_format")  # has no effect
     assert [each.name for each in registry.formats()] == [
@@ -189,4 +190,4 @@ def test_cat_takes_a_position_and_fields(folder, capsys):
 
 def test_a_format_that_is_not_registered_marks_nothing(folder):
     with fastshard.open(folder) as ds:
-        assert type(ds._set) is TarSet
+        assert type(shards_of(ds)) is TarSet

@@ -19,6 +19,14 @@ import fastshard
 from fastshard.columnar import ShardedDatasetReader
 from fastshard.errors import ClosedError, StaleShardError
 from support.builders import BUILDERS, PER_SHARD
+from support.inside.columnar import (
+    before_opening_a_shard,
+    before_opening_the_index,
+    holds_lease,
+    snapshot_of,
+)
+from support.inside.datasets import files_of, opened_shards, shards_of
+from support.inside.streaming import join_opening_ahead, open_ahead, opened_ahead
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 from support.threads import in_threads
@@ -334,7 +342,7 @@ def test_a_shard_that_is_opened_while_the_dataset_is_closed_is_closed(
 ):
     ds, x = form.open(folder, mode=mode), form.name("x")
     if form.format == "columnar":
-        files, is_closing = ds._set.snapshot.files, threading.Event()
+        files, is_closing = files_of(ds), threading.Event()
         closer = threading.Thread(target=ds.close)
         monkeypatch.setattr(files, "release", before(files.release, is_closing.set))
 
@@ -342,11 +350,9 @@ def test_a_shard_that_is_opened_while_the_dataset_is_closed_is_closed(
             closer.start()
             assert is_closing.wait(60)
 
-        monkeypatch.setattr(
-            files, "_open_shard", before(files._open_shard, close_meanwhile)
-        )
+        before_opening_a_shard(files, close_meanwhile)
     else:
-        monkeypatch.setattr(ds._set, "keep", before(ds._set.keep, ds.close))
+        monkeypatch.setattr(shards_of(ds), "keep", before(shards_of(ds).keep, ds.close))
     with pytest.raises(ClosedError):
         bytes(ds[0][x])
     if form.format == "columnar":
@@ -372,31 +378,29 @@ def test_threads_that_open_shards_leave_none_open_after_close(form, folder):
             ds.close() if k == 0 else read_until_closed(ds, form.name("x"))
 
         in_threads(run)
-        assert not any(ds._set.open_samples)
+        assert not any(opened_shards(ds))
 
 
 def test_an_index_that_is_opened_while_its_reader_is_closed_is_closed(tmp_path):
     form = BUILDERS["columnar"]
     form.build(tmp_path / "d", samples())
-    snapshot = ShardedDatasetReader(tmp_path / "d")._snapshot
+    snapshot = snapshot_of(ShardedDatasetReader(tmp_path / "d"))
     snapshot.reset_after_fork()  # as in a child, which opens it again
-    snapshot._open_index = before(snapshot._open_index, snapshot.close)
+    before_opening_the_index(snapshot, snapshot.close)
     with pytest.raises(ClosedError):
         snapshot.connect()
     assert snapshot.lookup_connection is snapshot.query_connection is None
-    assert snapshot._lease._fd == -1
+    assert not holds_lease(snapshot)
     with pytest.raises(ClosedError):
         snapshot.connect()
 
 
 def test_a_shard_that_is_opened_ahead_while_the_dataset_is_closed_is_closed(compressed):
     ds = fastshard.open(compressed)
-    ahead = ds._set._compressed
-    ahead._threads[0] = threading.current_thread()
-    ds._set.open_files = before(ds._set.open_files, ds.close)
+    shards_of(ds).open_files = before(shards_of(ds).open_files, ds.close)
     with pytest.raises(ClosedError):
-        ahead._open_ahead(0)
-    assert not ahead._ready
+        open_ahead(ds, 0)
+    assert not opened_ahead(ds)
     gc.collect()
     assert not open_shards(compressed)
 
@@ -404,9 +408,8 @@ def test_a_shard_that_is_opened_ahead_while_the_dataset_is_closed_is_closed(comp
 def test_close_closes_shards_that_were_opened_ahead(compressed):
     ds = fastshard.open(compressed)
     assert ds[0].decode()["x"] == 0  # opens the next ones
-    for thread in list(ds._set._compressed._threads.values()):
-        thread.join(60)
-    assert ds._set._compressed._ready
+    join_opening_ahead(ds)
+    assert opened_ahead(ds)
     ds.close()
     gc.collect()
     assert not open_shards(compressed)

@@ -19,6 +19,7 @@ import fastshard.formats.writer
 from fastshard._util.sizes import parse_size
 from fastshard.formats.tar_writer import HeaderEncoder
 from fastshard.formats.writer import ShardWriter
+from support.inside.datasets import new_shard_of, set_max_count
 from support.writing import names_in, numbered, read_back, write
 
 END = 1024  # bytes of zeros at the end of a shard
@@ -275,8 +276,8 @@ def test_a_full_disk_closes_the_writer(tmp_path):
     writer = ShardWriter(tmp_path / "{}.tar", index=None, max_count=1)
     writer.write(numbered(0))
     writer.write(numbered(1))
-    writer._max_count = 2
-    writer._builder.new.file = FullDisk()
+    new_shard_of(writer).file = FullDisk()
+    set_max_count(writer, 2)
     with pytest.raises(OSError, match="no space"):
         writer.write(numbered(2))
     with pytest.raises(fastshard.ClosedError):
@@ -290,7 +291,7 @@ def test_a_shard_modified_by_others_is_an_error(tmp_path):
     writer = ShardWriter(tmp_path / "s.tar", index=None)
     writer.write(numbered(0))
     writer.write(numbered(1))
-    new = writer._builder.new
+    new = new_shard_of(writer)
     new.file.flush()
     whole = Path(new.temporary).read_bytes()
     header = HeaderEncoder(0o644, 0).member(b"000009.txt", 1)

@@ -13,6 +13,7 @@ import fastshard
 from fastshard._core.io.source import LocalFile
 from fastshard.index.dali import read_dali, write_dali
 from fastshard.index.energon import read_energon, write_energon
+from support.inside.datasets import contents_of
 from support.paths import DATA
 from support.tars import listed_by_tarfile, write_tar
 
@@ -60,7 +61,7 @@ def test_indexes_of_the_original_tools_are_read(tar, form):
 def test_version_1_1_of_dali_finds_names_in_the_shard(tar):
     index = tar.with_suffix(".idx")
     with fastshard.open_shard(tar) as scanned, LocalFile(tar) as file:
-        write_dali(str(index), scanned._contents, file, version="1.1")
+        write_dali(str(index), contents_of(scanned), file, version="1.1")
         with fastshard.open_shard(tar, index=FOREIGN / f"{tar.stem}.idx") as expected:
             assert list_members(fastshard.open_shard(tar, index=index)) == list_members(
                 expected
@@ -107,12 +108,12 @@ def test_version_1_1_of_dali_needs_only_extensions(make_tar, tmp_path):
     path = make_tar({"a b.jpg": b"1", "a b.json": b"2"})
     index = tmp_path / "x.idx"
     with fastshard.open_shard(path) as shard, LocalFile(path) as file:
-        write_dali(str(index), shard._contents, file, version="1.1")
+        write_dali(str(index), contents_of(shard), file, version="1.1")
         assert index.read_text() == "v1.1 1\njpg 512 1 json 1536 1\n"
         table = read_dali(str(index), file).table
         assert [table.name_of(i) for i in range(2)] == ["a b.jpg", "a b.json"]
         with pytest.raises(ValueError, match="version"):
-            write_dali(str(index), shard._contents, file, version="1.3")
+            write_dali(str(index), contents_of(shard), file, version="1.3")
 
 
 def test_dali_has_no_index_of_a_shard_without_samples(make_tar):
@@ -266,7 +267,7 @@ def test_energon_needs_all_members(tmp_path):
 def test_energon_needs_the_members_of_its_own_shard(make_tar, tmp_path):
     one = make_tar({"a.txt": b"1" * 600, "b.txt": b"2"}, "1.tar")
     other = make_tar({"a.txt": b"1", "b.txt": b"2"}, "2.tar")
-    contents = fastshard.open_shard(one)._contents
+    contents = contents_of(fastshard.open_shard(one))
     with (
         LocalFile(other) as file,
         pytest.raises(fastshard.StaleIndexError, match="no member of 600 bytes"),

@@ -13,11 +13,11 @@ import pytest
 import fastshard
 from fastshard._core.table import checksums as blocks
 from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
-from fastshard.index import contents as warned
 from fastshard.index.binary import read_binary, read_header
 from fastshard.index.dataset_file import HEADER as DATASET_HEADER
 from fastshard.index.dataset_file import DatasetIndex
 from support.index.binary import crc32c_by_bits, with_right_checksums
+from support.inside.datasets import forget_warning
 from support.marks import thin
 from support.paths import DATA
 from support.tars import write_tar
@@ -329,7 +329,7 @@ def test_a_resealed_dataset_index_never_reads_outside(folder):
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """Return a dataset with indexes of version 1, as an earlier release wrote them."""
-    monkeypatch.setattr(warned, "_has_warned", False)
+    forget_warning(monkeypatch)
     folder = tmp_path / "old"
     shutil.copytree(V1, folder)
     assert read_header(str(folder / "t-0.fsi")).version == 1

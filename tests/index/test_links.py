@@ -9,6 +9,7 @@ import pytest
 
 import fastshard
 from fastshard.index.binary import HEADER, read_binary, seal_header
+from support.inside.datasets import before_each_comparison
 from support.servers.http import Server
 from support.tars import SYMBOLIC, read_links, write_links
 
@@ -115,7 +116,6 @@ def test_a_link_that_leads_elsewhere_makes_the_index_stale_at_its_use(tmp_path, 
 
 
 def test_a_copied_shard_is_scanned_once_for_its_links(tar, tmp_path, monkeypatch):
-    from fastshard.index import freshness
 
     with fastshard.open_shard(tar) as shard:
         shard.save_index()
@@ -123,10 +123,7 @@ def test_a_copied_shard_is_scanned_once_for_its_links(tar, tmp_path, monkeypatch
     for path in (tar, tar.with_suffix(".fsi")):
         shutil.copy(path, tmp_path / "copy")
     scans = []
-    original = freshness._compare_all
-    monkeypatch.setattr(
-        freshness, "_compare_all", lambda *args: scans.append(1) or original(*args)
-    )
+    before_each_comparison(monkeypatch, lambda: scans.append(1))
     assert check(tmp_path / "copy" / "t.tar", mode="mmap") is not None
     assert len(scans) == 1
 

@@ -7,6 +7,7 @@ import pytest
 
 import fastshard
 from fastshard.errors import ClosedError, FormatError
+from support.inside.datasets import set_timeout
 from support.servers.http import Server
 from support.tars import write_numbers
 
@@ -256,7 +257,7 @@ def test_after_a_timeout_the_same_batch_comes(ds):
             with pytest.raises(TimeoutError):
                 next(loader)
         go_on.set()
-        loader._options = loader._options._replace(timeout=60)
+        set_timeout(loader, 60)
         numbers = [n for batch in loader for n in batch["n"].tolist()]
     assert numbers == list(range(COUNT))
 

@@ -25,6 +25,7 @@ from PIL import Image, ImageOps
 from support.images.damage import iterate_damaged
 from support.images.pictures import decode_by_pillow, encode, make_picture
 from support.images.use import ImageUse
+from support.inside.datasets import hide_library
 from support.marks import slow
 
 PILLOW_IMAGES = os.environ.get("FASTSHARD_PILLOW_IMAGES")  # Tests/images of its sdist
@@ -85,7 +86,7 @@ def test_cmyk_without_pillow_or_by_simplejpeg_is_within_2(wanted, monkeypatch):
     pytest.importorskip("simplejpeg")
 
     by_name = reader(mode=wanted, decoder="simplejpeg").read(view)
-    monkeypatch.setitem(image_decoders._libraries, "PIL.JpegImagePlugin", None)
+    hide_library(monkeypatch, "PIL.JpegImagePlugin")
     without = reader(mode=wanted).read(view)
 
     assert np.abs(by_name - expected).max() <= 2
@@ -308,8 +309,8 @@ def test_own_decoder_does_not_see_a_bomb():
 
 def test_without_simplejpeg_pillow_decodes(monkeypatch):
     view = encode(make_picture(), "JPEG")
-    monkeypatch.setitem(image_decoders._libraries, "simplejpeg", None)
-    monkeypatch.setitem(image_decoders._libraries, "imagecodecs", None)
+    hide_library(monkeypatch, "simplejpeg")
+    hide_library(monkeypatch, "imagecodecs")
 
     assert np.array_equal(reader().read(view), decode_by_pillow(view))
     for name in ("simplejpeg", "imagecodecs"):
@@ -319,9 +320,9 @@ def test_without_simplejpeg_pillow_decodes(monkeypatch):
 
 def test_without_pillow_what_needs_it_names_it(monkeypatch):
     for module, _ in PLUGINS.values():
-        monkeypatch.setitem(image_decoders._libraries, f"PIL.{module}", None)
-    monkeypatch.setitem(image_decoders._libraries, "simplejpeg", None)
-    monkeypatch.setitem(image_decoders._libraries, "imagecodecs", None)
+        hide_library(monkeypatch, f"PIL.{module}")
+    hide_library(monkeypatch, "simplejpeg")
+    hide_library(monkeypatch, "imagecodecs")
 
     for kind in ("PNG", "JPEG"):
         with pytest.raises(MissingLibraryError, match=r"Pillow .*fastshard\[images\]"):
@@ -332,7 +333,7 @@ def test_without_pillow_simplejpeg_decodes_and_fills(monkeypatch):
     pytest.importorskip("simplejpeg")
     view = encode(make_picture(), "JPEG")
     expected = decode_by_pillow(view)
-    monkeypatch.setitem(image_decoders._libraries, "PIL.JpegImagePlugin", None)
+    hide_library(monkeypatch, "PIL.JpegImagePlugin")
 
     assert np.array_equal(reader(decoder="simplejpeg").read(view), expected)
     with pytest.raises(FormatError, match="truncated"):

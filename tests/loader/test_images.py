@@ -27,6 +27,7 @@ from support.images.pictures import (
     make_picture,
     patch_jpeg_size,
 )
+from support.inside.datasets import forbid_scratch, scratch_sizes
 
 # A change of these changes what users' seeds give.
 GOLDEN_NUMBERS = [0.716016903, 0.540639352, 0.781751116]
@@ -355,7 +356,7 @@ def test_rows_may_be_strided_and_are_all_that_is_written():
 def test_contiguous_row_is_decoded_into(monkeypatch):
     view = encode(make_picture(), "JPEG")
     batch = np.empty((2, 37, 53, 3), np.uint8)
-    monkeypatch.setattr(images, "_scratch", None)
+    forbid_scratch(monkeypatch)
 
     found = reader((37, 53)).read(view, None, batch[1])
 
@@ -450,8 +451,7 @@ def test_large_scratch_is_not_kept():
     reader(20).read(encode(Image.new("RGB", (1500, 1400)), "JPEG"))
     reader(20).read(view)
 
-    kept = [0 if one is None else one.nbytes for one in images._scratch._kept]
-    assert max(kept) <= images.KEPT_SCRATCH
+    assert max(scratch_sizes()) <= images.KEPT_SCRATCH
 
 
 def test_times_are_counted():

@@ -13,6 +13,7 @@ import weakref
 import pytest
 
 import fastshard
+from support.inside.datasets import recorder_of
 from support.marks import forks_beside_threads, not_sanitized, slow
 from support.processes import environment, start
 from support.servers.http import Server
@@ -93,7 +94,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(folder):
         loader.close()
         assert_threads_end()
         consumer.join(SECONDS)
-        assert time.monotonic() - began < 10  # the time limit of a request is 60 s
+        assert time.monotonic() - began < 30  # the time limit of a request is 60 s
 
 
 def test_threads_end_with_the_last_batch(ds):
@@ -197,7 +198,7 @@ def test_an_interrupt_before_the_wait_releases_the_loader(ds):
             raise KeyboardInterrupt
 
     batches = iter(ds.loader(4))
-    recorder = batches._recorder
+    recorder = recorder_of(batches)
     times, recorder.consumer = recorder.consumer, Interrupted()
     with pytest.raises(KeyboardInterrupt):
         next(batches)

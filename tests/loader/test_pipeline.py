@@ -7,6 +7,7 @@ import pytest
 
 from fastshard.loader.loader import Loader
 from fastshard.loader.options import LoaderOptions
+from support.inside.datasets import replace_claim
 from support.loader.epochs import OneEpoch
 
 SECONDS = 30
@@ -224,12 +225,10 @@ def test_an_error_of_the_source_itself_reaches_the_consumer():
 
 
 def test_an_error_of_the_pipeline_reaches_the_consumer(monkeypatch):
-    from fastshard.loader.threads.pipeline import Pipeline
-
     def fail(self):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Pipeline, "_claim", fail)
+    replace_claim(monkeypatch, fail)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         next(make_loader(FakeSource(100), 10, threads=2))
 

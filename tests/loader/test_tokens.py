@@ -14,6 +14,11 @@ from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import FieldNotFoundError, FormatError, StateError
 from fastshard.streaming import MDSWriter
 from support.builders import npy
+from support.inside.datasets import (
+    are_documents_read,
+    locator_of,
+    order_of,
+)
 from support.marks import slow
 from support.tars import write_tar
 
@@ -221,7 +226,7 @@ def test_padding_of_best_fit_is_below_one_percent(tmp_path):
 
 def test_documents_come_in_the_order_of_the_dataset(ds, documents):
     mask = np.arange(100) % 3 == 1
-    order = np.asarray(ds.shuffle(seed=5)._order())
+    order = np.asarray(order_of(ds.shuffle(seed=5)))
     for part, chosen in [
         (ds[mask], np.flatnonzero(mask)),
         (ds.shuffle(seed=5), order),
@@ -230,7 +235,7 @@ def test_documents_come_in_the_order_of_the_dataset(ds, documents):
         (ds.split_by_rank(1, 3), [*range(1, 100, 3), 0]),
         (
             ds[10:95].shuffle(seed=2)[:20],
-            np.asarray(ds[10:95].shuffle(2)[:20]._order()),
+            np.asarray(order_of(ds[10:95].shuffle(2)[:20])),
         ),
     ]:
         for field, dtype in FIELDS:
@@ -243,7 +248,7 @@ def test_orders_of_windows(ds):
     windows = ds.tokens("npy", 17)
     every = np.stack(list(windows))
     shuffled = windows.shuffle(seed=3, epoch=1)
-    order = np.asarray(shuffled._order())
+    order = np.asarray(order_of(shuffled))
     assert (np.stack(list(shuffled)) == every[order]).all()
     assert (np.concatenate(list(shuffled.batches(50))) == every[order]).all()
     shares = [shuffled.split_by_rank(rank, 3, drop_last=False) for rank in range(3)]
@@ -354,7 +359,7 @@ def test_repr_reads_nothing(tmp_path, folder):
     windows = fastshard.open(folder).tokens("npy", 4097, pack="best-fit")
     text = repr(windows.shuffle(3))
     assert text.startswith("TokenDataset(windows of 4,097 tokens best-fit; npy; shuff")
-    assert windows._documents._found is None
+    assert not are_documents_read(windows)
 
 
 @pytest.mark.parametrize("dtype", [">u2", "<i8", "u1", "f4", "c16"])
@@ -454,11 +459,11 @@ def test_rows_beyond_memory_are_refused(tmp_path):
     write_documents(tmp_path, [np.ones(3, "u1")] * 2)
     with fastshard.open(tmp_path) as ds:
         lengths, members = np.array([2, (1 << 60) - 4]), np.zeros(2, "u4")
-        table = TokenTable(ds._set.locator(), "bin", lengths, members, 1, b"", True)
+        table = TokenTable(locator_of(ds), "bin", lengths, members, 1, b"", True)
         with pytest.raises(MemoryError):
             table.pack(1, 10_000)
         with pytest.raises(ValueError, match="more than"):
-            TokenTable(ds._set.locator(), "bin", 2 * lengths, members, 1, b"", True)
+            TokenTable(locator_of(ds), "bin", 2 * lengths, members, 1, b"", True)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from fastshard import typed
 from fastshard.errors import FormatError, RemoteError
 from fastshard.typed import atmosphere
+from support.inside.typed import options_of
 
 NSID = "science.alt.dataset"
 
@@ -27,7 +28,7 @@ def test_samples_are_published_and_read(fresh, digits, digit_type, tmp_path):
         maxcount=4,
         metadata={"rate": 0.25, "raw": b"\x00\xff"},
     )
-    reader = typed.Atmosphere(fresh.base_url, plc_url=fresh._options["plc_url"])
+    reader = typed.Atmosphere(fresh.base_url, plc_url=options_of(fresh)["plc_url"])
     found = typed.AtmosphereIndex(reader).get_dataset(f"@{fresh.handle}/digits@1.0.0")
     assert found == entry
     assert found.metadata == {"rate": 0.25, "raw": b"\x00\xff"}

@@ -17,6 +17,7 @@ from fastshard.errors import (
     XrpcError,
 )
 from fastshard.typed import atmosphere
+from support.inside.typed import refresh_session, session_of
 from support.typed.index_data import COLLECTIONS
 
 NSID = "science.alt.dataset"
@@ -125,9 +126,9 @@ def test_sessions(accounts, alice):
     client = accounts.login("alice.test")
     again = typed.Atmosphere.from_session(client.export_session(), plc_url=accounts.plc)
     assert again.did == alice.did == accounts.dids["alice.test"]
-    before = again._require_session()
-    again._refresh(before)
-    assert again._require_session() is not before
+    before = session_of(again)
+    refresh_session(again)
+    assert session_of(again) is not before
     uri = again.create_record(NOTE, {"text": "after a refresh"})
     assert alice.get_record(uri)["text"] == "after a refresh"
     again.delete_record(uri)

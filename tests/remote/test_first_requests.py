@@ -20,7 +20,7 @@ from support.marks import slow
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 
 DATA = random.Random(3).randbytes(60_000)
-PATIENCE = 12.0  # seconds that a hostile server may take, with timeout=0.6
+PATIENCE = 20.0  # seconds that a hostile server may take, with timeout=0.6
 SUITE = sorted(BEHAVIOURS)[::12]
 
 

@@ -10,6 +10,7 @@ import pytest
 from fastshard.remote.cache import hashed
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.scheduler import RangeRead
+from support.inside.remote import paths_in_process
 from support.threads import interrupt
 
 URL = "https://host.example/x.tar"
@@ -73,7 +74,7 @@ def test_a_download_that_is_interrupted_before_it_begins_leaves_its_object_free(
     while not entered:
         number += 1
         interrupt(lambda: download(cache, entered), number, {"locked"})
-        assert not hashed._in_process.paths
+        assert not paths_in_process()
     assert number > 3
 
 

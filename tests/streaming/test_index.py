@@ -219,15 +219,13 @@ def test_a_key_twice():
         read(text)
 
 
-def test_an_index_of_a_gigabyte_is_not_read(tmp_path):
+def test_an_index_of_a_terabyte_is_not_read(tmp_path):
     path = tmp_path / "index.json"
     path.write_bytes(text_of(MDS))
-    os.truncate(path, 1 << 30)  # sparse
+    os.truncate(path, 1 << 40)  # sparse
 
-    began = time.perf_counter()
-    with pytest.raises(FormatError, match="1,073,741,824 bytes; at most") as caught:
+    with pytest.raises(FormatError, match="1,099,511,627,776 bytes; at") as caught:
         read_index(path, tmp_path)
-    assert time.perf_counter() - began < 1
     assert caught.value.offset == LARGEST_INDEX
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from fastshard import FormatError
 from fastshard.streaming import CSVWriter, MDSWriter, rebuild_index
+from support.inside.streaming import hide_brotli
 from support.marks import thin
 from support.streaming.expected import names
 
@@ -48,9 +49,8 @@ def test_raw_files_without_their_compressed_ones(copy_streaming):
 
 
 def test_br_without_its_library(copy_streaming, monkeypatch):
-    from fastshard.codecs import compression
 
-    monkeypatch.setattr(compression, "_find_brotli", lambda: None)
+    hide_brotli(monkeypatch)
     monkeypatch.setattr("fastshard.streaming.rebuild.MAX_DATA", 1 << 20)
     monkeypatch.setattr("fastshard.streaming.rebuild.MAX_META", 1 << 20)
     known = copy_streaming("csv/br")

@@ -15,6 +15,8 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
+HANG = 60.0  # seconds after which a test hangs; a guard, no measure of speed
+
 # After these the interpreter looks for signals; not after the entry of ``with`` before
 # CPython 3.14, nor between other instructions.
 CHECKED = ("CALL", "JUMP_BACKWARD", "RESUME")

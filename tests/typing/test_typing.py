@@ -39,7 +39,10 @@ def run(*command, **env):
 def mypy_errors(folder, files, paths):
     pytest.importorskip("mypy")
     config = folder / "mypy.ini"
-    config.write_text(f"[mypy-{','.join(UNUSED)}]\nfollow_imports = skip\n")
+    config.write_text(
+        f"[mypy-{','.join(UNUSED)}]\nfollow_imports = skip\n"
+        "[mypy-fastshard.*]\nignore_errors = true\n"  # reads no bodies of functions
+    )
     done = run(
         *("mypy", "--strict", "--output=json", "--config-file", config),
         *(
@@ -110,7 +113,7 @@ def test_users_code_type_checks(tmp_path, checker, torch):
     found = [
         (Path(path).name, line, code, message)
         for path, line, code, message in CHECKERS[checker](folder, files, paths)
-        if Path(path).name in files  # mypy reports those of sources too
+        if Path(path).name in files
     ]
     assert [error for error in found if error[0] not in MISTAKES] == []
     assert {error[:3] for error in found} == expected_errors(checker)

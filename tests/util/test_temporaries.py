@@ -13,9 +13,15 @@ import pytest
 
 import fastshard
 from fastshard._util.files import AtomicFile
-from fastshard._util.processes import locks, temporaries
+from fastshard._util.processes import locks
 from fastshard._util.processes.temporaries import sweep, temporary_folder
 from fastshard.streaming import MDSWriter
+from support.inside.files import (
+    before_each_hold,
+    machine_tags,
+    make_temporary_name,
+    replace_lock,
+)
 from support.marks import not_sanitized
 from support.processes import environment
 
@@ -130,7 +136,7 @@ def test_a_folder_of_a_killed_process_is_removed(tmp_path, state):
 
 
 def test_only_names_of_this_machine_are_removed(tmp_path):
-    node, boot = temporaries._machine_tags()
+    node, boot = machine_tags()
     other = "0" * 8
     kept = [
         f".a.{other}-{other}-{other}.tmp",  # of another machine
@@ -146,8 +152,8 @@ def test_only_names_of_this_machine_are_removed(tmp_path):
 
 
 def test_those_of_other_users_stay(tmp_path, monkeypatch):
-    (tmp_path / temporaries._make_name("a")).touch()
-    (tmp_path / temporaries._make_name("b")).mkdir()
+    (tmp_path / make_temporary_name("a")).touch()
+    (tmp_path / make_temporary_name("b")).mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: 12345678)
     sweep(tmp_path)
     assert len(names(tmp_path)) == 2
@@ -161,7 +167,7 @@ def test_links_are_not_followed(tmp_path):
     outside.mkdir()
     (outside / ".lock").touch()
     (tmp_path / "data").mkdir()
-    name = temporaries._make_name("a")
+    name = make_temporary_name("a")
     (tmp_path / "data" / name).symlink_to(outside)
     sweep(tmp_path / "data")
     assert names(tmp_path / "data") == [name]
@@ -172,9 +178,9 @@ def test_nothing_is_removed_on_a_file_system_without_locks(tmp_path, monkeypatch
     def unsupported(*args):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(locks, "_lock", unsupported)
+    replace_lock(monkeypatch, unsupported)
     monkeypatch.setattr(locks, "lock_range", unsupported)
-    left = tmp_path / temporaries._make_name("a")
+    left = tmp_path / make_temporary_name("a")
     left.touch()
     with temporary_folder("out", str(tmp_path)) as folder:
         assert names(folder) == []
@@ -184,15 +190,14 @@ def test_nothing_is_removed_on_a_file_system_without_locks(tmp_path, monkeypatch
 
 
 def test_a_sweep_before_the_lock_is_survived(tmp_path, monkeypatch):
-    real, swept = temporaries._hold, []
+    swept = []
 
     def sweep_first(*args):
         if len(swept) % 2 == 0:
             sweep(tmp_path)
         swept.append(args)
-        return real(*args)
 
-    monkeypatch.setattr(temporaries, "_hold", sweep_first)
+    before_each_hold(monkeypatch, sweep_first)
     AtomicFile(tmp_path / "a").commit()
     assert len(swept) == 2
     with temporary_folder("out", str(tmp_path)) as folder:

@@ -17,6 +17,7 @@ import pytest
 from fastshard import ShardWriter, UnclosedWriterWarning
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.streaming import CSVWriter, JointWriter, JSONWriter, MDSWriter
+from support.inside.columnar import transaction_of
 from support.processes import environment
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -274,7 +275,7 @@ def test_a_columnar_writer_that_cannot_store_counts_since_its_last_flush(tmp_pat
     for i in range(3):
         writer.add_sample({"a": np.arange(i)})
     writer.update_sample("sample_000000000001", {"a": np.zeros(3)})
-    writer._transaction.sync_queue.finish = full_disk
+    transaction_of(writer).sync_queue.finish = full_disk
     kept = [writer]
     del writer
     match = r"ShardedDatasetWriter of .*/data was not closed: 4 samples are not stored "

@@ -9,6 +9,7 @@ from fastshard.typed.manifest.aggregates import create_aggregate
 from fastshard.typed.manifest.rows import ManifestRows
 from fastshard.where.bounds import bounds_of, is_ruled_out
 from fastshard.where.predicate import F
+from support.inside.typed import compare
 
 INTS = [0, 1, -1, 2, 5, 2**53, 2**53 + 1, 2**53 - 1, -(2**53) - 1, 2**63, -(2**63)]
 FLOATS = [0.0, -0.0, 0.1, 1.0, 2.5, 1e300, math.inf, -math.inf, math.nan, 1e16]
@@ -41,7 +42,7 @@ def condition(random, depth, pool):
         value = 1
     if op == "isin":
         value = random.sample(pool, 2)
-    return F.x._compare(op, value)
+    return compare(F.x, op, value)
 
 
 @pytest.mark.parametrize("kind", ["numeric", "categorical"])

@@ -11,6 +11,7 @@ import pytest
 
 import fastshard
 import fastshard as webshart  # the only changed line in code for webshart
+from support.inside.datasets import shards_of
 from support.tars import write_tar
 
 FIRST = {
@@ -162,7 +163,7 @@ def test_indexes_can_be_elsewhere(folder, tmp_path_factory):
         path.rename(to)
     dataset = webshart.discover_dataset(str(folder), metadata=str(elsewhere))
     assert dataset.get_shard_info(1)["json_path"] == str(elsewhere / "sub/s.json")
-    assert dataset._set.shard(1).index == str(elsewhere / "sub/s.json")
+    assert shards_of(dataset).shard(1).index == str(elsewhere / "sub/s.json")
     assert dataset.open_shard(1).read_file(0) == SECOND["c.jpg"]
 
 
@@ -187,7 +188,7 @@ def test_every_form_of_json_works(tmp_path, form):
     dataset = webshart.discover_dataset(str(tmp_path))
     assert dataset.list_files_in_shard(0) == [f"{prefix}a.x", f"{prefix}b.x"]
     assert dataset.open_shard(0).read_file(0) == b"22"
-    assert dataset._set.shard(0).index == str(tar.with_suffix(".json"))
+    assert shards_of(dataset).shard(0).index == str(tar.with_suffix(".json"))
 
 
 def test_bounds_are_checked_when_a_shard_is_first_read(folder):

@@ -8,6 +8,7 @@ import pytest
 
 import fastshard
 import fastshard as webshart  # the only changed line in code for webshart
+from support.inside.datasets import shards_of
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.servers.hub import FakeHub, commit_of
@@ -215,7 +216,7 @@ def test_indexes_can_be_elsewhere(hub, folder, tmp_path, kind, subfolder):
         assert info["json_path"].endswith("/two/s.json")
         reader = dataset.open_shard(k)
         assert reader.read_file(0) == SECOND["c.jpg"]
-        assert dataset._set.shard(k).index.endswith("/two/s.json")
+        assert shards_of(dataset).shard(k).index.endswith("/two/s.json")
         assert tokens(web) <= {None}
         assert (kind == "server") == bool(web.requests)
         assert tokens(hub) == {f"Bearer {SECRET}"}
@@ -224,7 +225,7 @@ def test_indexes_can_be_elsewhere(hub, folder, tmp_path, kind, subfolder):
 
 def test_flat_indexes_are_found_by_unique_names(hub):
     dataset = discovered(hub, "owner/tars", metadata="owner/flat")
-    where = [dataset._set.index_option(k) for k in range(3)]
+    where = [shards_of(dataset).index_option(k) for k in range(3)]
     assert where[:2] == ["none", "none"]
     assert where[2].endswith("/t.json")
     assert dataset.open_shard(0).filenames() == sorted(FIRST)
@@ -251,7 +252,7 @@ def test_local_shards_can_have_remote_indexes(hub, folder, tmp_path, kind, subfo
         assert info["tar_path"] == str(here / "two" / "s.tar")
         reader = dataset.open_shard(k)
         assert reader.read_file(0) == SECOND["c.jpg"]
-        shard = dataset._set.shard(k)
+        shard = shards_of(dataset).shard(k)
         assert (shard.mode, shard.index[-11:]) == ("mmap", "/two/s.json")
         assert dataset.total_size == sum(
             path.stat().st_size for path in (here / (subfolder or "")).rglob("*.tar")

@@ -17,6 +17,7 @@ from fastshard.remote.cache.hashed import (
     locked,
 )
 from fastshard.remote.cache.store import RangeCache
+from support.inside.remote import before_each_hash, forget_hashed, forget_sweeps
 
 URL = "at://did:plc:abc/blob/cid"
 DATA = b"the bytes of a blob" * 1000
@@ -37,8 +38,7 @@ def write(cache, data=DATA, wanted=WANTED):
 
 def forget():
     """Forget what this process has checked, as a new process does."""
-    hashed._known.clear()
-    hashed._found.clear()
+    forget_hashed()
 
 
 def test_what_was_written_is_found(cache):
@@ -91,7 +91,7 @@ def test_checked_bytes_are_not_read_again(cache, monkeypatch):
     forget()
     if not hashed.boot_id():
         pytest.skip("the system does not name its last start")
-    monkeypatch.setattr(hashed, "_hash_file", lambda _: pytest.fail("read again"))
+    before_each_hash(monkeypatch, lambda _: pytest.fail("read again"))
 
     assert find_hashed(cache, WANTED) == path
 
@@ -132,10 +132,7 @@ def test_a_copy_of_a_cache_is_hashed_before_its_first_use(cache, tmp_path, monke
     shutil.copytree(cache.folder, tmp_path / "copy")
     copied = RangeCache(str(tmp_path / "copy"))
     hashes = []
-    hash_file = hashed._hash_file
-    monkeypatch.setattr(
-        hashed, "_hash_file", lambda path: hashes.append(path) or hash_file(path)
-    )
+    before_each_hash(monkeypatch, hashes.append)
 
     path = find_hashed(copied, WANTED)
     forget()
@@ -213,7 +210,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     left.mkdir(parents=True)
     (left / "data").write_bytes(b"x")
     os.utime(left, (1, 1))
-    monkeypatch.setattr(hashed, "_swept", set())
+    forget_sweeps(monkeypatch)
 
     write(cache)
 

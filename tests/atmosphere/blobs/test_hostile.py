@@ -10,7 +10,7 @@ from support.servers.atproto.pds import FakePds
 from support.servers.atproto.xrpc import Reply
 from support.typed.blobs import Caption, store_blob, wait_for
 
-SECONDS = 4.0  # in which each fault is an error
+SECONDS = 20.0  # in which each fault is an error
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastshard import typed
 from fastshard.errors import RemoteNotFoundError
 from fastshard.index import sidecar
+from support.inside.typed import origin_of
 from support.servers.atproto.dag import blob_cid
 from support.servers.atproto.pds import FakePds
 from support.typed.blobs import SAMPLES, Caption, numbers_of, store_blob, wait_for
@@ -305,7 +306,7 @@ def test_the_default_cache_is_that_of_the_environment(stored, monkeypatch, capti
 
 
 def test_verification_and_commands_of_sets_read_blobs(stored):
-    fields = stored.dataset()._origin.packed()
+    fields = origin_of(stored.dataset()).packed()
 
     assert fields.verify() == []
     assert fields.keys()[3] == "000000000003"

@@ -7,6 +7,7 @@ import pytest
 from fastshard import typed
 from fastshard.atmosphere.loading import listing
 from fastshard.errors import RecordError, RemoteError
+from support.inside.typed import count_listings, set_listing_timeout
 from support.servers.atproto.dag import record_cid
 from support.servers.atproto.xrpc import Reply
 
@@ -229,7 +230,7 @@ def test_listings_that_lie_are_refused(pds, labels, fault):
         return Reply({"records": [record], "cursor": f"{number}"})
 
     pds.hook = hook
-    labels.client._timeout = 0.05  # ten times that for all pages
+    set_listing_timeout(labels.client, 0.05)  # ten times that for all pages
     with pytest.raises(RemoteError):
         labels.resolve("alice.test", "label 7")
     pds.hook = None
@@ -245,7 +246,7 @@ def test_listings_of_clients_are_their_own(pds):
     import gc
 
     gc.collect()
-    assert len(listing._LISTINGS) <= 1
+    assert count_listings() <= 1
 
 
 class AppView:

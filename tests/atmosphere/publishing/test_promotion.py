@@ -18,6 +18,7 @@ from fastshard.errors import (
     XrpcError,
 )
 from fastshard.typed.descriptions.structure import describe
+from support.inside.typed import session_of
 from support.servers.atproto.xrpc import Reply
 from support.servers.s3 import Bucket, serve_s3
 
@@ -558,7 +559,7 @@ def test_buckets_and_regions_of_records_are_no_parts_of_hosts(
 
 def test_secrets_stand_nowhere(client, index, digits, caplog, tmp_path, fake_pds):
     caplog.set_level("DEBUG")
-    session = client._require_session()
+    session = session_of(client)
     secrets = [session.access.reveal(), session.refresh.reveal()]
     entry = index.write_samples(digits, name="a")
     refuse(fake_pds, "entry")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fastshard import typed
 from fastshard.errors import FastshardError, RecordError, SessionError, XrpcError
 from fastshard.typed import atmosphere
+from support.inside.typed import url_source_of_shards
 from support.servers.atproto.dag import blob_cid
 
 SCHEMA = "at://did:plc:abc/science.alt.dataset.schema/3n2uxbnbzzs2e"
@@ -260,7 +261,7 @@ def test_what_others_cannot_read_or_must_not_see_is_refused(client, fake_pds, ur
         publisher.publish_with_urls([url], SCHEMA, name="a")
     assert "secret" not in str(caught.value)
     if url and not url.startswith("pipe"):
-        ds = typed.Dataset(typed.URLSource._of_shards([url]), typed.DictSample)
+        ds = typed.Dataset(url_source_of_shards([url]), typed.DictSample)
         with pytest.raises((ValueError, FastshardError), match=r"URL|password"):
             publisher.publish(ds, name="a", schema_uri=SCHEMA)
     assert fake_pds.count() == 0

@@ -343,7 +343,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
                 began = time.monotonic()
                 with pytest.raises(RemoteError) as caught:
                     call()
-                assert time.monotonic() - began < 3
+                assert time.monotonic() - began < 8
                 assert f"127.0.0.1:{own_server.port}" in str(caught.value)
         finally:
             own_server.send(signal.SIGCONT)

@@ -24,8 +24,16 @@ from fastshard.catalog.providers import sqlite_file
 from fastshard.catalog.providers.create import create_provider
 from fastshard.catalog.providers.sqlite import SqliteProvider
 from fastshard.errors import ClosedError, FormatError, IndexRowError
+from support.inside.typed import (
+    connection_of,
+    idle_of,
+    lent_connection,
+    replace_connections,
+    select,
+)
 from support.marks import thin
 from support.processes import run_on_mount, start
+from support.threads import HANG
 
 ENTRY = DatasetEntry("plain", "ref", ["a.tar"], {"n": 1})
 NOBODY = 65534
@@ -217,7 +225,7 @@ def test_a_file_that_another_program_holds_is_an_error_in_time(path):
             began = time.monotonic()
             with pytest.raises(BlockingIOError, match="locked by another") as caught:
                 provider.store_entry(ENTRY)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
             assert caught.value.filename == str(path)
             with pytest.raises(BlockingIOError):
                 provider.store_schema_version("Vec", lambda known: ("2.0.0", "{}"))
@@ -392,7 +400,7 @@ def test_a_query_ends_in_time(path):
         began = time.monotonic()
         with pytest.raises((OSError, FormatError)):
             list(provider.iter_labels())
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < HANG
 
 
 def test_what_is_no_database_is_refused(tmp_path):
@@ -522,7 +530,7 @@ def test_connections_are_closed_with_their_provider(path):
 
 def test_a_connection_for_own_sql_is_closed_with_its_provider(path):
     provider = SqliteProvider(path)
-    connection = provider._conn
+    connection = connection_of(provider)
     connection.execute("SELECT 1")
     provider.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -532,7 +540,7 @@ def test_a_connection_for_own_sql_is_closed_with_its_provider(path):
 def test_connections_are_held_for_a_fork_while_a_thread_opens_one(path, monkeypatch):
     provider = SqliteProvider(path)
     provider.store_entry(ENTRY)
-    (connection,) = provider._idle
+    (connection,) = idle_of(provider)
 
     class Growing(weakref.WeakSet):
         changes = 2
@@ -543,7 +551,7 @@ def test_connections_are_held_for_a_fork_while_a_thread_opens_one(path, monkeypa
                 raise RuntimeError("Set changed size during iteration")
             return super().__iter__()
 
-    monkeypatch.setattr(sqlite_file, "_connections", Growing([connection]))
+    replace_connections(monkeypatch, Growing([connection]))
     opening, lock = sqlite_file.hold_for_fork()
     assert lock is connection.lock
     lock.release()
@@ -554,7 +562,7 @@ def test_no_connection_is_opened_or_closed_during_a_fork(path):
     store(path)
     provider = SqliteProvider(path)
     assert list(provider.iter_entries())
-    (connection,) = provider._idle
+    (connection,) = idle_of(provider)
     held = sqlite_file.hold_for_fork()
     calls = [connection.close, lambda: list(SqliteProvider(path).iter_entries())]
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
@@ -622,7 +630,7 @@ def test_a_signal_ends_a_query(path):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt):
-                provider._select(f"{endless}SELECT max(i) FROM n")
+                select(provider, f"{endless}SELECT max(i) FROM n")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
@@ -635,7 +643,7 @@ def test_a_signal_ends_a_query(path):
 def test_a_connection_that_is_lent_while_the_provider_is_closed_is_closed(path):
     store(path)
     provider = SqliteProvider(path)
-    with provider._using(False) as connection:
+    with lent_connection(provider) as connection:
         provider.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         connection.execute("SELECT 1")
@@ -645,4 +653,4 @@ def test_a_closed_provider_opens_no_connection_of_its_own(path):
     provider = SqliteProvider(path)
     provider.close()
     with pytest.raises(ClosedError):
-        provider._conn.execute("SELECT 1")
+        connection_of(provider).execute("SELECT 1")

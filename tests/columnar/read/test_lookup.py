@@ -20,6 +20,7 @@ from fastshard.errors import (
     SampleNotFoundError,
 )
 from support.columnar.checks import assert_same_arrays, rewrite
+from support.inside.columnar import lookup_of, open_sources, snapshot_of
 
 COUNT = 30
 PUT = {
@@ -225,7 +226,7 @@ def test_arrays_of_objects(tmp_path, allow):
 def test_columns_of_other_types_are_read_by_sql(root, column):
     rebuild(root, "id TEXT PRIMARY KEY", place=column)
     with ShardedDatasetReader(root) as reader:
-        assert samples_module.load_image(reader._snapshot) is None
+        assert samples_module.load_image(snapshot_of(reader)) is None
         assert len(reader.samples) == COUNT
         if column in ("a_shard", "a_shard INTEGER DEFAULT 0"):
             assert len(reader.samples[4]["a"]) == 4
@@ -240,7 +241,7 @@ def test_cache_tars_off_keeps_no_shard(root):
         for _ in range(2):
             assert len(reader.get_sample("s/é4")[0]["a"]) == 4
             assert len(reader.get_many(["s/é5"])[0][0]["a"]) == 5
-            assert reader._snapshot.files.sources() == []
+            assert open_sources(reader) == []
 
 
 def test_metadata_of_samples_of_a_dataset(root):
@@ -268,7 +269,7 @@ def test_sqlite_fails_to_serialize(root, monkeypatch):
 def test_sqlite_without_serialize(root, monkeypatch):
     monkeypatch.setattr(samples_module, "hasattr", lambda *_: False, raising=False)
     with ShardedDatasetReader(root) as reader:
-        assert samples_module.load_image(reader._snapshot) is None
+        assert samples_module.load_image(snapshot_of(reader)) is None
         assert len(reader.samples) == COUNT
         assert reader.get_sample("s/é4")[1] == {"i": 4}
 
@@ -280,7 +281,7 @@ def test_rows_of_too_much_memory_are_looked_up_by_sql(root, monkeypatch):
     assert size < COUNT * 102 * 32
     monkeypatch.setattr(samples_module, "MAX_BYTES", size)
     with ShardedDatasetReader(root) as reader:
-        assert samples_module.load_image(reader._snapshot) is None
+        assert samples_module.load_image(snapshot_of(reader)) is None
         for i, sample_id in enumerate(PUT):
             assert len(reader.get_sample(sample_id)[0]["a"]) == i
 
@@ -325,11 +326,11 @@ def test_ids_compared_without_case(root, known):
 def test_duplicate_ids_missing_from_sqlites_index(root):
     """The table has equal ids that SQLite's index of ids does not."""
     with ShardedDatasetReader(root) as reader:
-        assert not reader._lookup.samples
+        assert not lookup_of(reader).samples
         reader.samples  # noqa: B018
-        assert reader._lookup.samples.has_metadata
-        assert not reader._lookup.samples.names.has_duplicates
-        assert reader._lookup.reader_of(None).samples is not None
+        assert lookup_of(reader).samples.has_metadata
+        assert not lookup_of(reader).samples.names.has_duplicates
+        assert lookup_of(reader).reader_of(None).samples is not None
     data = (root / "index.sqlite").read_bytes()
     assert data.count("s/é14".encode()) == 2  # in the table and in its index
     at = data.index("s/é14".encode())
@@ -338,9 +339,9 @@ def test_duplicate_ids_missing_from_sqlites_index(root):
     )
     with ShardedDatasetReader(root) as reader:
         reader.samples  # noqa: B018
-        if reader._lookup.samples.has_metadata:
-            assert reader._lookup.samples.names.has_duplicates
-        assert reader._lookup.reader_of(None).samples is None
+        if lookup_of(reader).samples.has_metadata:
+            assert lookup_of(reader).samples.names.has_duplicates
+        assert lookup_of(reader).reader_of(None).samples is None
 
 
 def test_columns_that_differ_in_unicode_case(root):
@@ -366,10 +367,10 @@ def test_no_shard_stays_open_after_an_error(root):
         for read in (reader.get_sample, lambda key: reader.get_many([key])):
             with pytest.raises(FormatError):
                 read("s/é4")
-            assert reader._snapshot.files.sources() == []
+            assert open_sources(reader) == []
         with pytest.raises(SampleNotFoundError):
             reader.get_many([*PUT, "s/é99"])
-        assert reader._snapshot.files.sources() == []
+        assert open_sources(reader) == []
 
 
 def test_rows_of_an_old_state_are_not_kept(root, monkeypatch):

@@ -21,6 +21,8 @@ from fastshard.errors import (
     FormatError,
     SampleNotFoundError,
 )
+from support.inside.columnar import open_sources
+from support.inside.datasets import sources_of
 from support.marks import not_sanitized
 from support.threads import in_threads
 
@@ -423,16 +425,16 @@ def test_few_shards_open_at_a_time(dataset):
     with fastshard.open(dataset[0], max_mapped=2) as ds:
         for i in range(0, COUNT, 13):
             assert_is(dict(ds[i]), i)
-        assert len(ds._set.snapshot.files.sources()) <= 2
+        assert len(sources_of(ds)) <= 2
 
 
 def test_shards_are_closed_without_cache_tars(dataset):
     with ShardedDatasetReader(dataset[0], cache_tars=False) as reader:
         array = reader.get_sample(dataset[1][3])[0]["a"]
-        assert reader._snapshot.files.sources() == []
+        assert open_sources(reader) == []
         np.testing.assert_array_equal(array, value(3, "a"))
         assert len(reader.get_many(dataset[1][:5])) == 5
-        assert reader._snapshot.files.sources() == []
+        assert open_sources(reader) == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from fastshard.errors import (
     SampleNotFoundError,
     StateError,
 )
+from support.inside.columnar import ring_of_reader
+from support.inside.datasets import ring_of
 
 COUNT = 90
 HOUR = "json_extract(meta_json, '$.hour')"
@@ -183,7 +185,7 @@ def test_options_of_the_reader(root, tmp_path):
     ds = reader.dataset(f"{HOUR} >= 20")
     ds[0]["x"][:] = 7
     assert ds[0]["x"][0] == 7
-    assert reader._ring is ds._set.ring is not None
+    assert ring_of_reader(reader) is ring_of(ds) is not None
     with ShardedDatasetWriter(tmp_path / "o", allow_pickle=True) as writer:
         writer.add_field("x")
         writer.add_sample({"x": np.array([{"a": 1}, None], object)})

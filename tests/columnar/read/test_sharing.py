@@ -12,6 +12,8 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import FieldNotFoundError, FormatError
+from support.inside.columnar import forget_asked, open_sources, samples_of, snapshot_of
+from support.inside.datasets import sources_of
 from support.marks import not_sanitized
 from support.memory import evict
 from support.paths import TESTS
@@ -71,7 +73,7 @@ def test_more_shards_in_use_than_the_limit(tmp_path, limit):
             np.testing.assert_array_equal(batch["a"], -batch["b"])
             columns = ds.columns(range(0, COUNT, 7), ["b"])
             np.testing.assert_array_equal(columns["b"][:, 0], range(0, -COUNT, -7))
-            assert len(ds._set.snapshot.files.sources()) <= limit
+            assert len(sources_of(ds)) <= limit
 
 
 def test_threads_with_shards_that_do_not_stay_open(tmp_path):
@@ -251,7 +253,7 @@ def test_memory_of_a_scan_of_large_samples(tmp_path):
         most = 0
         for i, sample in enumerate(reader.scan()):
             assert sample["x"].sum() == i << 17
-            (source,) = reader._snapshot.files.sources()
+            (source,) = open_sources(reader)
             most = max(most, resident_from(source.address))
     assert 0 < most < 24 << 20
 
@@ -303,7 +305,7 @@ def test_many_small_columns_do_not_leak(tmp_path):
         reader.columns(ids[:2])
         before = None
         for k in range(400):
-            reader._asked = 0
+            forget_asked(reader)
             reader.columns(ids[:2])
             if k == 100:
                 gc.collect()
@@ -336,7 +338,7 @@ def test_strings_and_axes_of_length_zero(tmp_path):
             reader.columns(ids, "d")
         assert len(reader.columns(ids, "d", ragged="list")["d"]) == 3
         with pytest.raises(FieldNotFoundError):
-            reader.samples._samples.columns_of(["z"])
+            samples_of(reader).columns_of(["z"])
 
 
 def test_a_missing_member_is_a_format_error(tmp_path):
@@ -406,4 +408,4 @@ def test_a_very_large_array(tmp_path):
         for array in (reader.get_sample(sample_id)[0]["a"], reader.samples[0]["a"]):
             assert array.shape == (count,)
             assert array[-1] == 5
-        assert not reader._snapshot.files.file("a", 0).is_scanned
+        assert not snapshot_of(reader).files.file("a", 0).is_scanned

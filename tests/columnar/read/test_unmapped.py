@@ -12,6 +12,7 @@ from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.columnar.layout import shard_files
 from fastshard.columnar.read import lookup
 from fastshard.errors import FormatError
+from support.inside.columnar import lookup_of
 
 COUNT = 24
 PER_SHARD = 4
@@ -188,7 +189,7 @@ def test_loaded_samples_are_read_without_a_mapping(kind, request, monkeypatch):
     with ShardedDatasetReader(request.getfixturevalue(kind)) as reader:
         for i in (1, 2, 3):
             assert_sample(reader, i)
-        assert reader._lookup.samples is not None
+        assert lookup_of(reader).samples is not None
         for i in range(COUNT):
             assert_sample(reader, i)
         assert len(open_shards()) == 6 + 5

@@ -15,12 +15,12 @@ import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import WriterLockedError
-from support.marks import needs, not_sanitized, slow
+from support.marks import LONG, needs, not_sanitized, slow
 from support.paths import TESTS
 from support.processes import environment, run_on_mount, start
 
-SECONDS = 8
-PROCESSES = 3
+SECONDS = 8 if LONG else 3
+PROCESSES = 3 if LONG else 2
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -21,6 +21,7 @@ from fastshard.columnar import (
     verify,
 )
 from support.columnar.stored import read_all
+from support.inside.columnar import transaction_of
 from support.processes import environment
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
@@ -96,7 +97,7 @@ def test_files_of_an_open_writer_are_no_leftovers(tmp_path):
         writer.add_field("a")
         for i in range(9):
             writer.add_sample({"a": np.arange(i)})
-        for column in writer._transaction.columns.values():
+        for column in transaction_of(writer).columns.values():
             column.write()
         assert len(shards(root)) > 3
         assert verify(root) == []

@@ -11,6 +11,7 @@ from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.columnar.write import pending_rows
 from fastshard.columnar.write.pending_rows import PendingRows
 from support.columnar.stored import lengths
+from support.inside.columnar import PENDING_WRITES, count_pending
 
 COUNT = pending_rows.SINGLE_ROWS + 2 * pending_rows.ROWS + 5  # some rows wait
 
@@ -37,8 +38,7 @@ def add(writer, ids):
 
 
 def waiting(writer):
-    pending = writer._session.pending
-    return len(pending._values) // (len(pending._insert.columns) or 1)
+    return count_pending(writer)
 
 
 def statements(writer):
@@ -240,7 +240,7 @@ def test_a_stopped_statement_leaves_all_rows_waiting_or_undoes_all(root, after):
 
 def test_interrupts_while_rows_are_written(tmp_path):
     """Interrupt the n-th line or call of `write`, then go on and lose nothing."""
-    codes = {PendingRows.write.__code__, PendingRows._write_singly.__code__}
+    codes = {each.__code__ for each in PENDING_WRITES}
     codes |= {PendingRows.accept.__code__, PendingRows.settle.__code__}
     with ShardedDatasetWriter(tmp_path / "data", samples_per_shard=50) as writer:
         writer.add_field("a")

@@ -13,6 +13,7 @@ import pytest
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError
 from support.columnar.stored import read_all, read_members, sql
+from support.inside.columnar import transaction_of
 from support.marks import LONG, not_sanitized
 
 pytestmark = not_sanitized  # the code under test is Python and SQLite
@@ -445,7 +446,7 @@ def test_a_crash_after_appending_to_a_shard_of_others(root, make_original):
     if pid == 0:
         writer = ShardedDatasetWriter(root, samples_per_shard=9)
         writer.update_sample("0", {"a": np.arange(100)})
-        writer._transaction.prepare()  # written and synced, and never committed
+        transaction_of(writer).prepare()  # written and synced, and never committed
         os._exit(0)
     os.waitpid(pid, 0)
     assert len(read_members(root / "a_shards" / "shard_0000.tar")) == 4

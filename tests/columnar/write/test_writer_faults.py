@@ -16,6 +16,7 @@ from fastshard.columnar.write import append_file
 from fastshard.columnar.write.lock import LOCK
 from fastshard.errors import ClosedError, UnclosedWriterWarning, WriterLockedError
 from support.columnar.stored import lengths, sql
+from support.inside.columnar import sync_in_this_thread, transaction_of
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ def test_a_mapping_that_changes_meanwhile_is_copied_first(root, writer):
 
 def interrupt(patch, writer, name, n):
     """Interrupt right after the n-th call of a method of the transaction."""
-    transaction = writer._transaction
+    transaction = transaction_of(writer)
     real, left = getattr(transaction, name), iter(range(n, 0, -1))
 
     def interrupted():
@@ -262,7 +263,7 @@ def test_an_interrupted_sync_is_repeated(root, writer, monkeypatch):
         real(fd)
 
     monkeypatch.setattr(append_file, "sync_file", interrupted)
-    monkeypatch.setattr(append_file.SyncQueue, "_start", lambda self: None)
+    sync_in_this_thread(monkeypatch)
     writer.add_sample({"a": np.arange(3)}, "x")
     with pytest.raises(KeyboardInterrupt):
         writer.flush()

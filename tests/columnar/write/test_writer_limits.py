@@ -12,6 +12,7 @@ import pytest
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, compact
 from fastshard.columnar.write import column as column_module
 from support.columnar.stored import lengths, read_all, read_members, sql
+from support.inside.columnar import transaction_of
 
 
 @pytest.fixture
@@ -185,15 +186,15 @@ def test_a_compaction_that_fails_leaves_the_shards_of_others(
         original.add_sample({"a": np.arange(i)}, sample_id=str(i))
     original.close()
     writer = ShardedDatasetWriter(root, samples_per_shard=2)
-    prepare = writer._transaction.prepare
-    columns = writer._transaction.columns.values()
+    prepare = transaction_of(writer).prepare
+    columns = transaction_of(writer).columns.values()
 
     def fail():
         if any(column.pending and not column.foreign for column in columns):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return prepare()
 
-    monkeypatch.setattr(writer._transaction, "prepare", fail)
+    monkeypatch.setattr(transaction_of(writer), "prepare", fail)
     with pytest.raises(OSError, match="not stored"):
         writer.compact()
     assert writer.closed

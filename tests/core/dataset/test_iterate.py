@@ -18,6 +18,7 @@ import pytest
 import fastshard
 from fastshard import ClosedError, FormatError
 from fastshard.dataset.tarset import TarSet
+from support.inside.datasets import shards_of
 from support.memory import cached, evict, is_cached
 from support.tars import write_tar
 from support.threads import started_since, thread_ids
@@ -423,7 +424,7 @@ def test_without_a_thread_the_consumer_does_the_work(cold):
 
 def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
     ds = fastshard.open(folder)
-    open_shard = ds._set.open_shard
+    open_shard = shards_of(ds).open_shard
     calls = []
 
     def interrupted(k):
@@ -432,7 +433,7 @@ def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
             raise KeyboardInterrupt
         return open_shard(k)
 
-    monkeypatch.setattr(ds._set, "open_shard", interrupted)
+    monkeypatch.setattr(shards_of(ds), "open_shard", interrupted)
     iteration = ds.iter(window=0)
     found = []
 

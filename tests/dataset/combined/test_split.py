@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import fastshard
 from fastshard import FormatError, StateError
 from fastshard.dataset.order.plan import split_sizes
+from support.inside.datasets import is_counted, plan_of
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 from support.threads import started_since, thread_ids
@@ -61,7 +62,7 @@ def test_the_head_opens_no_later_shard_and_leaves_no_thread(tmp_path):
     native = thread_ids()
     assert numbers(ds.head(5)) == [0, 1, 2, 3, 4]
     assert numbers(ds.head(0)) == []
-    assert not ds._set.is_counted()
+    assert not is_counted(ds)
     assert threading.active_count() == before
     assert not started_since(native)
     with pytest.raises(FormatError):
@@ -207,4 +208,4 @@ def test_a_split_takes_no_memory_per_sample(ds):
     import pickle
 
     for part in ds.split([0.9, 0.1], seed=3):
-        assert len(pickle.dumps(part._plan)) < 1000
+        assert len(pickle.dumps(plan_of(part))) < 1000

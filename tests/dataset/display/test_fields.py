@@ -12,6 +12,7 @@ from fastshard.columnar import ShardedDatasetWriter
 from fastshard.formats.decoders import kind_of
 from fastshard.formats.field_info import merge_field_infos
 from support.builders import npy
+from support.inside.datasets import opened_shards
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -78,7 +79,7 @@ def test_fields_are_those_of_the_first_shard_with_samples(tmp_path):
         "txt": FieldInfo("text"),
         "json": FieldInfo("json"),
     }
-    assert ds._set.open_samples[2] is None  # not opened
+    assert not opened_shards(ds)[2]  # not opened
     chosen = ds.shuffle(3).select_fields("json", "other", "x.npy").fields
     assert list(chosen) == ["json", "other", "x.npy"]
     assert chosen["other"] == FieldInfo("bytes")

@@ -13,6 +13,7 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 from support.builders import npy
+from support.inside.datasets import opened_shards
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -238,7 +239,7 @@ def test_a_dataset_shows_what_its_repr_does(tmp_path):
         str(tmp_path),
     ):
         assert part in text
-    assert not any(ds._set.open_samples)  # no shard was opened
+    assert not any(opened_shards(ds))  # no shard was opened
     for one in (ds + ds, fastshard.mix([ds, ds]), fastshard.zip_by_key(ds, ds)):
         assert type(one).__name__ in text_of(one._repr_html_())
     ds.close()

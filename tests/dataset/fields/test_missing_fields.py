@@ -9,6 +9,7 @@ import pytest
 import fastshard
 from fastshard import FieldNotFoundError
 from support.builders import BUILDERS
+from support.inside.datasets import iterator_of, pictures_of
 from support.tars import write_tar
 
 Image = pytest.importorskip("PIL.Image")
@@ -105,7 +106,7 @@ def read_iterable(ds, batch_size):
     keys = []
     for item in DataLoader(kept, batch_size=None, collate_fn=None):
         keys += item["__key__"] if batch_size else [key_of(item)]
-    return keys, kept._iterator.skipped
+    return keys, iterator_of(kept).skipped
 
 
 WAYS = {
@@ -202,7 +203,7 @@ def test_iteration_decodes_pictures_as_batches_do(mixed):
     found = {sample.key: sample for sample in images.iter(on_error="skip")}
     assert found.keys() == expected.keys()
     for key, sample in found.items():
-        assert "jpg" in sample._pictures
+        assert "jpg" in pictures_of(sample)
         np.testing.assert_array_equal(sample["jpg"], expected[key])
 
 

@@ -12,6 +12,11 @@ from fastshard.remote.file import open_remote
 from fastshard.remote.http import connection
 from fastshard.remote.http.client import client_for
 from fastshard.remote.options import make_settings
+from support.inside.remote import (
+    forget_pools,
+    forget_tls_contexts,
+    idle_connections,
+)
 from support.marks import needs
 from support.servers.http import Server, make_certificate, redirect_to
 
@@ -211,11 +216,9 @@ def test_the_fast_path_checks_addresses(monkeypatch):
         file = open_remote(url, strict(url))
         assert file.read(17_000, 10) == DATA[17_000:17_010]
         client = client_for(file.settings)
-        for one in client._fast._servers.values():
-            while one.idle:
-                one.idle.pop().close()
-        client._pools.clear()
-        client._managers.clear()
+        while idle := idle_connections(client):
+            idle.pop().close()
+        forget_pools(client)
         answers.clear()
         server.forget()
         with pytest.raises(RemoteError, match=r"10\.0\.0\.1 is not a public"):
@@ -233,7 +236,7 @@ def test_tls_verifies_the_name(monkeypatch, tmp_path):
     path.write_text(pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     monkeypatch.setattr(connection, "public_addresses", lambda *a: ["127.0.0.1"])
-    connection._tls_context.cache_clear()
+    forget_tls_contexts()
     try:
         with Server({"/a.tar": DATA}, tls=True) as server:
             file = open_remote(server.at("/a.tar"), strict(server.url, timeout=10.0))
@@ -244,7 +247,7 @@ def test_tls_verifies_the_name(monkeypatch, tmp_path):
                 open_remote(url, strict(url, timeout=10.0))
     finally:
         context.sni_callback = None
-        connection._tls_context.cache_clear()
+        forget_tls_contexts()
 
 
 def test_an_untrusted_certificate_is_not_retried(monkeypatch):

@@ -18,6 +18,7 @@ from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote
 from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
+from support.inside.remote import record_pauses
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
@@ -390,7 +391,7 @@ def test_a_server_that_has_answered_is_waited_for(server, pickled, monkeypatch):
 
 
 def test_the_last_status_is_that_of_the_last_answer(monkeypatch):
-    monkeypatch.setattr(Deadline, "_sleep", lambda *args: None)
+    record_pauses(monkeypatch)
     deadline = Deadline(60.0)
     deadline.backoff(RetryError("the server failed", 503), 0, "u")
     deadline.backoff(RetryError("the connection ended inside the body"), 1, "u")

@@ -19,6 +19,7 @@ from fastshard.remote.cache import copies
 from fastshard.remote.cache.directory import list_objects
 from fastshard.remote.cache.entry_files import EntryFiles
 from support.builders import BUILDERS
+from support.inside.datasets import has_dataset_index, shards_of
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -94,10 +95,10 @@ def test_each_byte_is_read_once_and_complete_shards_are_mapped(nas, cache, reads
 
     del reads[:]
     list(ds.shuffle(seed=2))
-    assert [ds._set.shard(k).mode for k in range(3)] == ["mmap"] * 3
+    assert [ds.shards[k].mode for k in range(3)] == ["mmap"] * 3
     with fastshard.open(nas, cache_dir=cache) as again:
         list(again)
-        assert [again._set.shard(k).mode for k in range(3)] == ["mmap"] * 3
+        assert [again.shards[k].mode for k in range(3)] == ["mmap"] * 3
     assert reads.nbytes() == 0
 
 
@@ -106,7 +107,7 @@ def test_epochs_of_a_loader_are_mapped_when_the_copies_are_complete(nas, cache):
     loader = ds.shuffle(seed=1).decode().loader(5, threads=2)
     for _ in range(3):
         assert sorted(int(x) for batch in loader for x in batch["cls"]) == [*range(30)]
-    assert [ds._set.shard(k).mode for k in range(3)] == ["mmap"] * 3
+    assert [ds.shards[k].mode for k in range(3)] == ["mmap"] * 3
 
 
 def test_counting_and_single_samples_copy_little(tmp_path, cache, reads):
@@ -290,7 +291,7 @@ def test_streaming_datasets(copy_streaming, cache, name):
             assert {f: bytes(found.view(f)) for f in found} == {
                 f: bytes(expected.view(f)) for f in expected
             }
-    assert ds._set.identify() == plain._set.identify()
+    assert shards_of(ds).identify() == shards_of(plain).identify()
     assert len(list(pickle.loads(pickle.dumps(ds)))) == len(plain)
     assert list_objects(cache)
 
@@ -322,7 +323,7 @@ def test_dataset_index_and_folder_of_indexes(nas, cache, tmp_path):
     fastshard.build_index(nas)
     for index in ("auto", tmp_path / "indexes", "rebuild"):
         ds = fastshard.open(nas, cache_dir=cache, index=index)
-        assert ds._set.index_view is not None
+        assert has_dataset_index(ds)
         assert ds["000003"].key == "000003" if index is None else len(ds) == 30
         assert read_all(ds) == read_all(fastshard.open(nas))
 
@@ -369,7 +370,7 @@ def test_complete_shards_of_urls_are_mapped_by_the_next_iteration(tmp_path, cach
     with Server({"/n.tar": path.read_bytes()}) as server:
         ds = fastshard.open(server.at("/n.tar"), cache_dir=cache)
         first = ds[0]
-        shard = ds._set.shard(0)
+        shard = ds.shards[0]
         assert shard.mode == "remote"
         entry = shard.parts()[0].file.entry
         for offset, size in entry.missing(0, entry.nbytes):
@@ -377,7 +378,7 @@ def test_complete_shards_of_urls_are_mapped_by_the_next_iteration(tmp_path, cach
 
         assert read_all(ds) == read_all(fastshard.open(path))
 
-        assert ds._set.shard(0).mode == "mmap"
+        assert ds.shards[0].mode == "mmap"
         assert bytes(first["bin"]) == members["0.bin"]
-        ds._set.shard(0).close()
-        ds._set.drop_complete()
+        ds.shards[0].close()
+        shards_of(ds).drop_complete()

@@ -28,6 +28,7 @@ from support.cache import (
     reopen,
 )
 from support.marks import not_sanitized
+from support.threads import HANG
 
 pytestmark = not_sanitized  # tests no C code
 
@@ -225,7 +226,7 @@ def test_garbage_in_a_log_is_skipped_in_linear_time():
         found, used = decode(garbage + encode((1, 2, 3)))
         assert found == [(1, 2, 3)]
         assert used == len(garbage) + 32
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < HANG
 
 
 def test_many_small_ranges_are_fast(folder):
@@ -245,5 +246,5 @@ def test_many_small_ranges_are_fast(folder):
         offsets
     )
     assert all(entry.has(offset, 50) for offset in offsets)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < HANG
     assert read(entry, offsets[0], 50) is None

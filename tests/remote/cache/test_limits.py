@@ -15,6 +15,7 @@ from fastshard.remote.cache.disk import try_lock_folder
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.transport import ObjectInfo
 from support.cache import INFO, OBJECT, URL, add, posix, read, reopen
+from support.inside.remote import cache_of, files_of
 from support.marks import not_sanitized
 from support.processes import run_script
 from support.servers.http import Server
@@ -99,7 +100,7 @@ def test_removed_files_do_not_stay_open(folder):
     cache = RangeCache(folder, limit=3 << 20)
     entries = [add_entry(cache, str(i), 1 << 20, i) for i in range(8)]
 
-    assert sum(entry._files is not None for entry in entries) <= 3
+    assert sum(files_of(entry) is not None for entry in entries) <= 3
     assert read(entries[0], 0, 10) is None
 
 
@@ -181,7 +182,7 @@ def test_a_full_disk_ends_storing_with_one_warning(folder, entry, monkeypatch, n
         add(entry, 1000, 1000)
     assert len(caught) == 1
     add(entry, 2000, 1000)
-    entry._cache.entry("other", INFO).add(0, b"x")
+    cache_of(entry).entry("other", INFO).add(0, b"x")
     monkeypatch.undo()
     add(entry, 3000, 1000)
 

@@ -26,6 +26,7 @@ from support.cache import (
     read,
     reopen,
 )
+from support.inside.remote import cache_of, files_of
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -315,6 +316,6 @@ def test_a_child_forked_while_locks_are_held_uses_the_entry(folder):
         add(entry, 100, 100)
         assert read(entry, 0, 200) == OBJECT[:200]
 
-    with entry._files.lock, entry._cache.lock:
+    with files_of(entry).lock, cache_of(entry).lock:
         assert in_child(work) == 0
     assert read(entry, 0, 200) == OBJECT[:200]

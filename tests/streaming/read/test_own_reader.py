@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fastshard.streaming import FileInfo, MDSReader, Reader, reader_from_json
+from support.inside.streaming import has_rows
 
 FIELDS = ["a", "b"]
 
@@ -107,11 +108,11 @@ def test_overridden_methods_are_called(shard):
         assert item[:2] == [item[0], item[1]]
         assert indexed[1] == ("mine", reader[1])
     for each in (decoded, stored, item):
-        assert not each._has_rows()
+        assert not has_rows(each)
 
 
 def test_a_subclass_without_such_methods_is_compiled(shard):
     reader = Plain.from_json(*shard)
 
     assert reader.extra() == reader_from_json(*shard)[0]
-    assert reader._has_rows()
+    assert has_rows(reader)

@@ -22,6 +22,7 @@ from fastshard.streaming import (
     XSVReader,
     reader_from_json,
 )
+from support.inside.streaming import release
 from support.streaming import expected
 from support.streaming.expected import described
 
@@ -275,7 +276,7 @@ def test_threads_share_a_reader(reader):
             if numbers(reader[i]) != i:
                 wrong.append(i)
             if i % 50 == 0:
-                reader._release()
+                release(reader)
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:

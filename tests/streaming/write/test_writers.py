@@ -17,6 +17,7 @@ from fastshard.streaming import (
     XSVWriter,
 )
 from fastshard.streaming.write import base
+from support.inside.streaming import rows_of, uncounted_bytes
 from support.streaming.plain import mds_fields, text_values
 
 COLUMNS = {"id": "str", "sample": "int"}
@@ -260,7 +261,7 @@ def test_everything_in_one_shard(make, tmp_path):
 def test_a_shard_of_4_gib_is_an_error_before_offsets_wrap(make, tmp_path, monkeypatch):
     writer = make(out=tmp_path / "out", size_limit=None)
     writer.write(sample(0))
-    fixed = writer.new_shard_size + writer._uncounted_bytes
+    fixed = writer.new_shard_size + uncounted_bytes(writer)
     size = len(writer.encode_sample(sample(0))) + writer.extra_bytes_per_sample
     monkeypatch.setattr(type(writer), "max_shard_bytes", fixed + 2 * size)
     writer.write(sample(0))
@@ -401,13 +402,13 @@ def test_rows_that_are_held_can_be_seen_and_replaced(tmp_path):
 
 def test_memory_of_rows_is_reused_and_freed(tmp_path):
     with make_mds(out=tmp_path / "a", size_limit=500) as writer:
-        rows = writer._rows
+        rows = rows_of(writer)
         for i in range(100):
             writer.write(sample(i))
-        assert writer._rows is rows
+        assert rows_of(writer) is rows
         assert len(writer.shards) > 2
-    assert writer._rows.nbytes == 0
-    assert writer._rows is not rows
+    assert rows_of(writer).nbytes == 0
+    assert rows_of(writer) is not rows
 
 
 # Configurations and subclasses

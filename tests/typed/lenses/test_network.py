@@ -14,6 +14,7 @@ import pytest
 
 import fastshard
 from fastshard import typed
+from support.inside.typed import lock_of
 
 
 def make_type(name, *fields):
@@ -257,7 +258,7 @@ def test_threads_register_and_look_up(network):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_looks_up_while_a_thread_of_its_parent_held_the_lock(network, types):
     link(types[0], types[1])
-    with network._lock.lock:
+    with lock_of(network):
         done = []
         thread = threading.Thread(target=lambda: done.append(_fork_and_look(types)))
         thread.start()

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from fastshard import StaleIndexWarning, build_index, typed
 from fastshard.typed.manifest import proofs, shard_manifest
 from fastshard.where.predicate import F
+from support.inside.datasets import opened_shards
+from support.inside.typed import packed_of
 from support.servers.http import Server
 
 pytest.importorskip("pyarrow")
@@ -490,7 +492,7 @@ def test_kept_manifests_are_bounded(settled, monkeypatch):
 
 
 def opened(ds):
-    return [samples is not None for samples in ds._packed._set.open_samples]
+    return opened_shards(packed_of(ds))
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["fsi", "dataset.fsi"])

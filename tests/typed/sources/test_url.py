@@ -8,6 +8,7 @@ import pytest
 
 import fastshard
 from fastshard import typed
+from support.inside.typed import url_source_of_shards
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -64,7 +65,7 @@ def test_names_with_commas_and_braces_stay_names(tmp_path):
     for path in paths:
         with source.open_shard(path) as file:
             assert file.read() == Path(path).read_bytes()
-    exact = typed.URLSource._of_shards(["http://host/a{0,1}.tar", "http://host/b*.tar"])
+    exact = url_source_of_shards(["http://host/a{0,1}.tar", "http://host/b*.tar"])
     assert exact.list_shards() == ["http://host/a{0,1}.tar", "http://host/b*.tar"]
     assert pickle.loads(pickle.dumps(exact)).list_shards() == exact.list_shards()
 

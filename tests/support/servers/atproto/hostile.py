@@ -79,7 +79,7 @@ def endless(first: bytes, piece: bytes, pause: float = DRIP) -> Hook:
 
 def silent(call: Call) -> None:
     """Answer nothing, until the client leaves."""
-    call.handler.connection.settimeout(20)
+    call.handler.connection.settimeout(120)
     while call.handler.connection.recv(65536):
         pass
     raise ConnectionError
