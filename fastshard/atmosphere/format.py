@@ -9,8 +9,9 @@ from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
+    from fastshard._util.paths.remote_options import RemoteOptions
     from fastshard.atmosphere.blobs.source import BlobSource
-    from fastshard.remote.options import RemoteOptions, Settings
+    from fastshard.remote.options import Settings
 
 __all__ = ["FORMAT"]
 

@@ -53,7 +53,9 @@ def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedS
     scheme = scheme_of(os.fspath(items[0])) if items else ""
     own = scheme_format(scheme) if scheme else None
     if own is not None:
-        return cast(ListedSource, own.source(list(map(os.fspath, items)), **options))
+        return cast(
+            ListedSource, own.source([os.fspath(each) for each in items], **options)
+        )
     return URLSource(source, **options)
 
 

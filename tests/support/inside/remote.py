@@ -99,10 +99,10 @@ def forget_sweeps(monkeypatch):
 def before_each_hash(monkeypatch, hook):
     """Call a hook with the path of a file before it is hashed."""
     hashed = import_module("fastshard.remote.cache.hashed")
-    hash_file = hashed.hash_file
+    hash_file = hashed._hash_file
 
     def hash_later(path):
         hook(path)
         return hash_file(path)
 
-    monkeypatch.setattr(hashed, "hash_file", hash_later)
+    monkeypatch.setattr(hashed, "_hash_file", hash_later)
