@@ -17,8 +17,6 @@ from fastshard._core.table.row_identity import identify_row
 from fastshard._util.processes.sqlite import open_with_wal
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
-    SIDE_SUFFIXES,
-    file_size,
     is_json_trusted,
 )
 from fastshard.columnar.layout.packs import PACKED_TABLE
@@ -57,7 +55,15 @@ SETTINGS = (
 
 
 class CommitGuard(Protocol):
-    """Owner of a connection, called around everything that commits."""
+    """Owner of a connection, called around everything that commits.
+
+    Attributes
+    ----------
+    state : int
+        0 if it is open.
+    """
+
+    state: int
 
     def flush(self) -> None: ...
 
@@ -90,6 +96,8 @@ class WriterConnection(sqlite3.Connection):
 
     Attributes
     ----------
+    autocommit
+        As of `sqlite3.Connection`; it cannot be set.
     guard : weakref to CommitGuard, or None
         None until the index is open; until then commits are SQLite's own.
     pending : PendingRows, or None
@@ -119,12 +127,16 @@ class WriterConnection(sqlite3.Connection):
             guard.flush()
         PLAIN_LEVEL.__set__(self, level)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "autocommit":  # setting it commits without a call of ours
-            raise sqlite3.NotSupportedError(
-                "autocommit cannot be set on a writer's connection"
-            )
-        super().__setattr__(name, value)
+    @property  # type: ignore[override]
+    def autocommit(self) -> Any:
+        """How transactions end, from Python 3.12 on. It cannot be set."""
+        return super().autocommit  # type: ignore[misc,unused-ignore]
+
+    @autocommit.setter
+    def autocommit(self, value: Any) -> None:  # would commit without a call of ours
+        raise sqlite3.NotSupportedError(
+            "autocommit cannot be set on a writer's connection"
+        )
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a `WriterCursor`, or a cursor made by `factory`."""
@@ -148,8 +160,8 @@ class WriterConnection(sqlite3.Connection):
         return self._new_cursor().executescript(sql_script)
 
     def _new_cursor(self) -> WriterCursor:
-        self._check()
-        return WriterCursor(self)
+        self._check_unfinished()
+        return WriterCursor(self)  # which checks the rest at its statement
 
     def commit(self) -> None:
         """Flush the writer."""
@@ -221,18 +233,22 @@ class WriterConnection(sqlite3.Connection):
 
     def _check(self) -> CommitGuard | None:
         """Settle pending rows and return the guard; raise ClosedError if closed."""
-        if self.is_finished:
-            raise ClosedError("the writer of this connection is closed: open another")
+        self._check_unfinished()
         guard = None if self.guard is None else self.guard()
         if guard is not None:
-            guard.check_open()
-            if self.pending is not None:
+            if guard.state:
+                guard.check_open()
+            if self.pending is not None and not self.pending.is_settled:
                 try:
                     self.pending.settle()
                 except sqlite3.Error as error:
                     guard.check_transaction(error)
                     raise
         return guard
+
+    def _check_unfinished(self) -> None:
+        if self.is_finished:
+            raise ClosedError("the writer of this connection is closed: open another")
 
 
 class WriterCursor(sqlite3.Cursor):
@@ -289,6 +305,8 @@ class WriterCursor(sqlite3.Cursor):
 def open_writer(path: str) -> WriterConnection:
     """Open an index for writing; create it if it does not exist.
 
+    The caller has checked that its files are regular ones.
+
     Raises
     ------
     FormatError
@@ -298,9 +316,6 @@ def open_writer(path: str) -> WriterConnection:
     WriterLockedError
         Another program has kept the index locked for `BUSY_SECONDS`.
     """
-    real = os.path.realpath(path)
-    for suffix in ("", *SIDE_SUFFIXES):
-        file_size(path, real, suffix)  # raises for a pipe, which SQLite would wait for
     try:
         conn, mode = open_with_wal(partial(_connect, path))
     except sqlite3.Error as error:
@@ -371,7 +386,7 @@ def begin(conn: WriterConnection) -> None:
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
     conn.has_begun = True
-    if conn.pending is not None:
+    if conn.pending is not None and not conn.pending.is_settled:
         conn.pending.settle()
 
 
