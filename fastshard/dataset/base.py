@@ -17,6 +17,7 @@ from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
 from fastshard.dataset.display.text import Description
 from fastshard.dataset.iteration import (
+    WINDOW,
     BatchIterator,
     ErrorHandler,
     OnError,
@@ -46,7 +47,6 @@ from fastshard.dataset.order.state import (
     resume_worker,
 )
 from fastshard.dataset.order.worker import current_worker, guard_collation, guard_queue
-from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.torch_base import Dataset as TorchDataset
 from fastshard.errors import FastshardError, FieldNotFoundError, brief_error
 

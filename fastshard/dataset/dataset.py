@@ -55,7 +55,7 @@ from fastshard.dataset.images import (
     image_names,
     read_pictures,
 )
-from fastshard.dataset.iteration import ErrorHandler, T_co
+from fastshard.dataset.iteration import WINDOW, ErrorHandler, T_co
 from fastshard.dataset.order.plan import Plan, check_seed
 from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.selection import (
@@ -65,7 +65,7 @@ from fastshard.dataset.order.selection import (
     info_column,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
+from fastshard.dataset.shardset import ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import (

@@ -12,6 +12,7 @@ from fastshard.formats.decoders import is_data_error
 from fastshard.loader.recorder import InlineRecorder
 
 __all__ = [
+    "WINDOW",
     "BatchIterator",
     "ErrorHandler",
     "OnError",
@@ -19,6 +20,8 @@ __all__ = [
     "is_skippable",
     "make_error_handler",
 ]
+
+WINDOW = 32  # items prefetched ahead of an iteration
 
 
 if TYPE_CHECKING:

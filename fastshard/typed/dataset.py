@@ -30,11 +30,15 @@ from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_plan, describe_stage
 from fastshard.dataset.fields.alternatives import missing_from
-from fastshard.dataset.iteration import BatchIterator, ErrorHandler, SampleIterator
+from fastshard.dataset.iteration import (
+    WINDOW,
+    BatchIterator,
+    ErrorHandler,
+    SampleIterator,
+)
 from fastshard.dataset.order.plan import Plan, check_seed, compose, order_digest
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.order.worker import current_worker
-from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.views import DatasetKeys
 from fastshard.errors import (
     FastshardError,
