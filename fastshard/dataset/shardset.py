@@ -19,7 +19,7 @@ from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
 from fastshard._util.lazy import lazy
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
