@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
 from fastshard.columnar.layout.packs import PACKED_TABLE, ROW_VERSION, row_column
@@ -138,9 +138,8 @@ def check_sample_id(sample_id: object) -> bytes:
     return b"%b.npy" % encoded
 
 
-def shard_name(shard: int) -> str:
-    """Return the file name of a shard."""
-    return f"shard_{shard:04d}.tar"
+# The file name of a shard, by its number.
+shard_name: Callable[[int], str] = "shard_{:04d}.tar".format
 
 
 def shard_number(name: str) -> int | None:

@@ -17,6 +17,8 @@ from fastshard._core.table.row_identity import identify_row
 from fastshard._util.processes.sqlite import open_with_wal
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
+    SIDE_SUFFIXES,
+    file_size,
     is_json_trusted,
 )
 from fastshard.columnar.layout.packs import PACKED_TABLE
@@ -305,8 +307,6 @@ class WriterCursor(sqlite3.Cursor):
 def open_writer(path: str) -> WriterConnection:
     """Open an index for writing; create it if it does not exist.
 
-    The caller has checked that its files are regular ones.
-
     Raises
     ------
     FormatError
@@ -316,6 +316,9 @@ def open_writer(path: str) -> WriterConnection:
     WriterLockedError
         Another program has kept the index locked for `BUSY_SECONDS`.
     """
+    real = os.path.realpath(path)
+    for suffix in ("", *SIDE_SUFFIXES):
+        file_size(path, real, suffix)  # raises for a pipe, which SQLite would wait for
     try:
         conn, mode = open_with_wal(partial(_connect, path))
     except sqlite3.Error as error:

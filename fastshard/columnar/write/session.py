@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from fastshard._util.files import make_directory, sync_directory
 from fastshard._util.writing.unclosed import Loss, warn_of
-from fastshard.columnar.connection import INDEX_ERRORS, SIDE_SUFFIXES, file_size
+from fastshard.columnar.connection import INDEX_ERRORS
 from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.read.leases import create_lease_file
@@ -138,10 +138,7 @@ class WriterSession:
 
     def _open(self) -> None:
         """Open the index, and make the files agree with it."""
-        real = os.path.realpath(self.path)
-        suffixes = ("", *SIDE_SUFFIXES)  # raises for a pipe: SQLite would wait for it
-        sizes = {suffix: file_size(self.path, real, suffix) for suffix in suffixes}
-        if not sizes[""] and not sizes["-wal"]:
+        if not self._has_index():
             self._check_no_shards()
         remove_unfinished(self.home)
         is_new = not os.path.lexists(self.path)
@@ -180,6 +177,12 @@ class WriterSession:
             if self.state == OPEN:
                 self._end(CLOSED)
             raise
+
+    def _has_index(self) -> bool:
+        """Return whether the index has bytes; `open_writer` refuses other files."""
+        real = os.path.realpath(self.path)
+        paths = filter(os.path.exists, (real, f"{real}-wal"))
+        return any(os.path.getsize(p) or not os.path.isfile(p) for p in paths)
 
     def _check_no_shards(self) -> None:
         """Raise FormatError if there are shards: their index is missing."""
