@@ -19,7 +19,7 @@ from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
 from fastshard._util.lazy import lazy
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST_SAMPLES",
-    "WINDOW",
     "Counts",
     "ReadOptions",
     "ShardSet",
@@ -46,7 +45,6 @@ __all__ = [
     "memory_info",
 ]
 
-WINDOW = 32  # items prefetched ahead of an iteration
 MAX_WINDOW_BYTES = 64 << 20
 MAX_MAPPED = 16_384  # shards
 THREADS = 16  # open shards and scan headers, which waits for disks

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from fastshard._core.io.source import MemorySource
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 
 __all__ = ["CompressedShards"]
 

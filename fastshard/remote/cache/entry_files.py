@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from fastshard._core.io.source import lower_descriptor
 from fastshard._util.processes.descriptors import kept_limit
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 from fastshard.remote.cache.disk import (
     append_to,
     disk_bytes,

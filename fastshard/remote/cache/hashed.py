@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from fastshard._util.files import replace_file
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.processes.locks import try_lock
 from fastshard._util.processes.machine import boot_id
 from fastshard.remote.cache.directory import (

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from fastshard._util.files import replace_file
 from fastshard._util.processes.descriptors import kept_limit
-from fastshard._util.processes.lock_owner import LockOwner
+from fastshard._util.processes.forks import LockOwner
 from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
 from fastshard.remote.cache.directory import (
