@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.dataset.loading import DatasetSource
+from fastshard.dataset.sequence.loading import DatasetSource
 from fastshard.loader.recorder import LoaderRecorder
 from harness import SCALE, contenders, expect
 from harness.pictures import jpegs, write_tar

@@ -19,18 +19,18 @@ from fastshard.adapters.webshart.discover import (
 )
 from fastshard.conversion.convert import Converted as Converted
 from fastshard.conversion.convert import convert as convert
-from fastshard.dataset.batch import collate as collate
 from fastshard.dataset.build_index import build_index as build_index
 from fastshard.dataset.build_index import merge_indexes as merge_indexes
-from fastshard.dataset.combined.combine import Concat as Concat
-from fastshard.dataset.combined.combine import Mix as Mix
-from fastshard.dataset.combined.combine import Zip as Zip
-from fastshard.dataset.combined.combine import mix as mix
-from fastshard.dataset.combined.combine import zip_by_key as zip_by_key
+from fastshard.dataset.combine import Concat as Concat
+from fastshard.dataset.combine import Mix as Mix
+from fastshard.dataset.combine import Zip as Zip
+from fastshard.dataset.combine import mix as mix
+from fastshard.dataset.combine import zip_by_key as zip_by_key
 from fastshard.dataset.dataset import Dataset as Dataset
-from fastshard.dataset.iteration import BatchIterator as BatchIterator
-from fastshard.dataset.iteration import SampleIterator as SampleIterator
 from fastshard.dataset.open import open as open  # noqa: A004
+from fastshard.dataset.sequence.batch import collate as collate
+from fastshard.dataset.sequence.iteration import BatchIterator as BatchIterator
+from fastshard.dataset.sequence.iteration import SampleIterator as SampleIterator
 from fastshard.errors import AmbiguousKeyError as AmbiguousKeyError
 from fastshard.errors import AppViewError as AppViewError
 from fastshard.errors import AppViewRequiredError as AppViewRequiredError

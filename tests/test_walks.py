@@ -13,7 +13,8 @@ from support.processes import environment
 from support.walks import Walk, trace_walk
 
 SAMPLES = [
-    (f"{i:06d}", {"x": np.full(40, i, "f4"), "y": np.arange(i % 9)}) for i in range(60)
+    (f"{i:06d}", {"x": np.full(40, i, "f4"), "y": np.arange(1 + i % 9)})
+    for i in range(60)
 ]
 MODULES = """
 import sys, fastshard

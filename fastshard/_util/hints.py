@@ -1,16 +1,11 @@
-"""Hints for errors: the nearest path, and the calls to which an option belongs."""
+"""Hints for errors: the calls to which an option or a name belongs."""
 
 from __future__ import annotations
 
-import os
-import re
 from abc import ABCMeta
 from collections.abc import Iterable
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
-
-from fastshard._util.paths.globs import natural_key
 
 __all__ = [
     "METHODS",
@@ -19,13 +14,9 @@ __all__ = [
     "explain_option",
     "is_missing",
     "missing_name",
-    "suggest_path",
 ]
 
 SIMILAR = 0.77  # of names of options; "resampled" is not a misspelt "sampler"
-MAX_COMPARED = 2000  # names of a directory compared with a missing one
-MAX_SHOWN = 3
-REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # of the hub
 
 OPEN = "fastshard.open(...)"
 SHUFFLE = f"shuffle is a method, {OPEN}.shuffle(seed, epoch)"
@@ -254,77 +245,3 @@ def explain_option(name: str, valid: Iterable[str]) -> str:
         if each in OPTIONS:
             return f": {OPTIONS[each]}" + f", as {each}=" * (each != near[0])
     return f": of a dataset, {METHODS[near[0]]}" if near[0] in METHODS else ""
-
-
-def suggest_path(path: str) -> str:
-    """Return the end of a message on a missing path: the nearest that exists, or ""."""
-    if os.path.islink(path):
-        return ": it is a dangling link"
-    expanded = os.path.expandvars(os.path.expanduser(path))
-    if expanded != path and os.path.lexists(expanded):
-        return f"; did you mean {expanded}?"
-    parent, name = os.path.split(path.rstrip("/" + os.sep))
-    is_near = True
-    while parent and not os.path.lexists(parent):
-        above, name = os.path.split(parent)
-        if above == parent:
-            return ""
-        parent, is_near = above, False
-    if not os.path.isdir(parent or os.curdir):
-        return f": {parent} is not a directory"
-    names = _names_in(parent)
-    near = _nearest_names(name, names)
-    hint = ""
-    if not is_near:
-        where = parent or "the current directory"
-        hint = f": there is no {name!r} in {where}"
-        if not near and REPOSITORY.fullmatch(path) and not path.endswith(".tar"):
-            return f"{hint}; a dataset of the hub is hf://datasets/{path}"
-    if near:
-        return f"{hint}; did you mean {os.path.join(parent, near[0])}?"
-    if names and parent:
-        shown = sorted(names, key=natural_key)
-        more = ", ..." if len(shown) > MAX_SHOWN else ""
-        return f"{hint}; {parent} has {', '.join(shown[:MAX_SHOWN])}{more}"
-    return hint
-
-
-def _names_in(folder: str) -> list[str]:
-    """Return up to `MAX_COMPARED` names of a directory, hidden ones left out."""
-    names: list[str] = []
-    with suppress(OSError), os.scandir(folder or os.curdir) as entries:
-        for entry in entries:
-            if len(names) == MAX_COMPARED:
-                break
-            if entry.name[0] != "." and not entry.name.endswith(".fsi"):
-                names.append(entry.name)
-    return names
-
-
-def _nearest_names(name: str, names: list[str]) -> list[str]:
-    """Return names that a missing one may stand for, the best first.
-
-    Another number is none: shard 7 is not a misspelt shard 17.
-    """
-    from difflib import get_close_matches
-
-    mask, numbers = _split_numbers(name)
-    same = [other for other in names if _split_numbers(other) == (mask, numbers)]
-    if same:  # other zeros before the numbers
-        return same
-    stem = name.removesuffix(".tar")
-    cut = len(stem)
-    longer = [other for other in names if stem and other.startswith(stem)]
-    longer = [other for other in longer if not other[cut - 1 : cut + 1].isdigit()]
-    if longer:
-        return sorted(longer, key=natural_key)
-    if len(names) == MAX_COMPARED:  # the nearest may not be among them
-        return []
-    by_case = {n.lower(): n for n in names if _split_numbers(n)[0] != mask}
-    return [by_case[n] for n in get_close_matches(name.lower(), by_case, 1, 0.7)]
-
-
-def _split_numbers(name: str) -> tuple[str, list[str]]:
-    """Return a name without its numbers, and these without leading zeros."""
-    numbers = [number.lstrip("0") for number in re.findall("[0-9]+", name)]
-    return re.sub("[0-9]+", "0", name), numbers

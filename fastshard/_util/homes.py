@@ -10,11 +10,11 @@ HOMES = {
         "DiscoveredDataset ShardReader discover_dataset "
         "discover_dataset_async discover_datasets_batch"
     ),
-    "dataset.batch": "collate",
+    "dataset.sequence.batch": "collate",
     "dataset.build_index": "build_index merge_indexes",
-    "dataset.combined.combine": "Concat Mix Zip mix zip_by_key",
+    "dataset.combine": "Concat Mix Zip mix zip_by_key",
     "dataset.dataset": "Dataset",
-    "dataset.iteration": "BatchIterator SampleIterator",
+    "dataset.sequence.iteration": "BatchIterator SampleIterator",
     "dataset.open": "open",
     "errors": (
         "AmbiguousKeyError AppViewError AppViewRequiredError AppViewUnavailableError "

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fastshard.adapters.wrapper import LoaderWrapper
-from fastshard.dataset.batch import UnusableArrayError
+from fastshard.dataset.sequence.batch import UnusableArrayError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard.dataset.base import BaseDataset
+    from fastshard.dataset.sequence.base import BaseDataset
     from fastshard.loader.loader import Loader
 
 __all__ = ["ArrayLoader", "loader"]

@@ -18,10 +18,10 @@ from ray.data.datasource import Datasource, ReadTask
 
 from fastshard._core.dataset.gather import pack
 from fastshard._core.dataset.shard import find_members
-from fastshard.dataset.batch import Collation
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.open import open  # noqa: A004
 from fastshard.dataset.order.plan import Plan
+from fastshard.dataset.sequence.batch import Collation
 from fastshard.errors import FastshardError
 from fastshard.formats.decoders import decode_field, decoder_for
 

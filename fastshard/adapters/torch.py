@@ -21,10 +21,10 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from fastshard.adapters.slots import ALIGNMENT, PeerSlot, Slot, Slots
 from fastshard.adapters.wrapper import LoaderWrapper
-from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.batch import Collation, Padding, UnusableArrayError
-from fastshard.dataset.iteration import OnError, make_error_handler
 from fastshard.dataset.order.worker import guard_queues, unsent_error
+from fastshard.dataset.sequence.base import BaseDataset
+from fastshard.dataset.sequence.batch import Collation, Padding, UnusableArrayError
+from fastshard.dataset.sequence.iteration import OnError, make_error_handler
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastshard._core.dataset.shard import add_notes
-from fastshard.dataset.batch import KEYS, UnusableArrayError, wrap_field
+from fastshard.dataset.sequence.batch import KEYS, UnusableArrayError, wrap_field
 
 if TYPE_CHECKING:
     from typing import Self

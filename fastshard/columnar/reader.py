@@ -23,8 +23,8 @@ from fastshard.columnar.read.stacks.stacking import Stacking
 from fastshard.columnar.read.stacks.tables import TableBuilder
 from fastshard.columnar.shardset import ColumnSet
 from fastshard.dataset.paths.not_found import unmarked_error
+from fastshard.dataset.sequence.torch_base import Dataset as TorchDataset
 from fastshard.dataset.shardset import ReadOptions
-from fastshard.dataset.torch_base import Dataset as TorchDataset
 from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 

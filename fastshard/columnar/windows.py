@@ -13,9 +13,9 @@ from fastshard.columnar.shardset import ColumnSet, update_keys
 from fastshard.dataset.combined.base import Getter, get_many
 from fastshard.dataset.combined.gathered import GatheredDataset
 from fastshard.dataset.display.text import Description, describe_plan
-from fastshard.dataset.iteration import T_co
 from fastshard.dataset.order.plan import Plan
 from fastshard.dataset.order.state import Identity
+from fastshard.dataset.sequence.iteration import T_co
 from fastshard.errors import FastshardError, RaggedError, StateError
 
 if TYPE_CHECKING:

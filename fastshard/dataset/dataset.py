@@ -21,13 +21,6 @@ from fastshard._core.dataset.shard import SampleDecoder, add_notes
 from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
 from fastshard._util.aio import run_in_thread
 from fastshard._util.options import check_option_names
-from fastshard.dataset.base import BaseDataset, T
-from fastshard.dataset.batch import (
-    Ragged,
-    gather_samples,
-    parse_field_types,
-    read_column,
-)
 from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.display.text import (
     Description,
@@ -35,6 +28,7 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
+from fastshard.dataset.field_names import FieldNames
 from fastshard.dataset.fields.alternatives import (
     ChosenSample,
     FieldPicker,
@@ -43,19 +37,7 @@ from fastshard.dataset.fields.alternatives import (
     stored_names,
     visible_names,
 )
-from fastshard.dataset.fields.names import FieldNames
 from fastshard.dataset.fields.stages import ChosenDecodeStage, DecodeStage
-from fastshard.dataset.images import (
-    ImageFields,
-    ImageMaker,
-    ImageSample,
-    base_position,
-    check_rows,
-    image_fields,
-    image_names,
-    read_pictures,
-)
-from fastshard.dataset.iteration import ErrorHandler, T_co
 from fastshard.dataset.order.plan import Plan, check_seed
 from fastshard.dataset.order.samplers import warn_of_samplers
 from fastshard.dataset.order.selection import (
@@ -65,7 +47,25 @@ from fastshard.dataset.order.selection import (
     info_column,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
+from fastshard.dataset.sequence.base import BaseDataset, T
+from fastshard.dataset.sequence.batch import (
+    Ragged,
+    gather_samples,
+    parse_field_types,
+    read_column,
+)
+from fastshard.dataset.sequence.images import (
+    ImageFields,
+    ImageMaker,
+    ImageSample,
+    base_position,
+    check_rows,
+    image_fields,
+    image_names,
+    read_pictures,
+)
+from fastshard.dataset.sequence.iteration import WINDOW, ErrorHandler, T_co
+from fastshard.dataset.shardset import ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import (
@@ -84,7 +84,12 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from fastshard._core.table.order import Order
-    from fastshard.dataset.images import Crop, ImageDecoder, ImageMode, Truncated
+    from fastshard.dataset.sequence.images import (
+        Crop,
+        ImageDecoder,
+        ImageMode,
+        Truncated,
+    )
     from fastshard.dataset.tokens import TokenDataset
     from fastshard.dataset.verify import Fault
     from fastshard.loader.tokens import Packing

@@ -16,7 +16,6 @@ from fastshard._util.paths.remote_options import (
 from fastshard._util.paths.urls import is_folder, redact
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.paths.folders import (
     FormatFolders,
     find_folders,
@@ -30,6 +29,7 @@ from fastshard.dataset.paths.listing import (
     list_shards,
     parse_source,
 )
+from fastshard.dataset.sequence.torch_collation import guard_collation
 from fastshard.dataset.shardset import ReadOptions, ShardSet
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import (

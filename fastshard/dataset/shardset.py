@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST_SAMPLES",
-    "WINDOW",
     "Counts",
     "ReadOptions",
     "ShardSet",
@@ -48,7 +47,6 @@ __all__ = [
     "memory_info",
 ]
 
-WINDOW = 32  # items prefetched ahead of an iteration
 MAX_WINDOW_BYTES = 64 << 20
 MAX_MAPPED = 16_384  # shards
 THREADS = 16  # open shards and scan headers, which waits for disks

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from fastshard.dataset.combined.base import Getter, get_many
 from fastshard.dataset.combined.gathered import GatheredDataset
 from fastshard.dataset.display.text import Description, describe_plan
-from fastshard.dataset.iteration import T_co
 from fastshard.dataset.order.plan import Plan, order_digest
 from fastshard.dataset.order.state import Identity
+from fastshard.dataset.sequence.iteration import T_co
 from fastshard.dataset.shardset import ShardSet
 from fastshard.errors import FormatError
 from fastshard.loader.tokens import PackedWindows, StreamWindows, TokenOptions

@@ -15,7 +15,8 @@ from fastshard._core.dataset.streams import MemberStream
 from fastshard._core.table.grouping import normalize_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names
-from fastshard.dataset.shardset import WINDOW, ShardSet
+from fastshard.dataset.sequence.iteration import WINDOW
+from fastshard.dataset.shardset import ShardSet
 from fastshard.dataset.tarset import require_tars
 from fastshard.errors import (
     AmbiguousKeyError,

@@ -20,9 +20,9 @@ from fastshard._core.io.source import (
 )
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
-from fastshard._util.hints import suggest_path
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.paths.remote_options import RemoteOptions, check_local
+from fastshard._util.paths.suggestion import suggest_path
 from fastshard._util.paths.urls import (
     Url,
     is_folder,

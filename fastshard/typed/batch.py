@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 
 from fastshard._util.options import check_choice
-from fastshard.dataset.batch import Padding
+from fastshard.dataset.sequence.batch import Padding
 from fastshard.errors import RaggedError
 from fastshard.typed.fields import column_of
 from fastshard.typed.reading.sample_fields import array_of, field_names, value_of

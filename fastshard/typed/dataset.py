@@ -24,17 +24,21 @@ from typing import (
 )
 
 from fastshard._util.options import check_choice, check_names
-from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_plan, describe_stage
 from fastshard.dataset.fields.alternatives import missing_from
-from fastshard.dataset.iteration import BatchIterator, ErrorHandler, SampleIterator
 from fastshard.dataset.order.plan import Plan, check_seed, compose, order_digest
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.order.worker import current_worker
-from fastshard.dataset.shardset import WINDOW
+from fastshard.dataset.sequence.base import BaseDataset
+from fastshard.dataset.sequence.batch import Collation, Padding
+from fastshard.dataset.sequence.iteration import (
+    WINDOW,
+    BatchIterator,
+    ErrorHandler,
+    SampleIterator,
+)
 from fastshard.dataset.views import DatasetKeys
 from fastshard.errors import (
     FastshardError,
@@ -86,7 +90,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
 
-    from fastshard.dataset.loading import LoadedDataset
+    from fastshard.dataset.sequence.loading import LoadedDataset
     from fastshard.dataset.verify import Fault
     from fastshard.typed.manifest.executor import SampleLocation
     from fastshard.where.predicate import FieldProxy, Fields, Predicate

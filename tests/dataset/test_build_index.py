@@ -423,3 +423,22 @@ def test_a_wids_list_keeps_the_shards_that_are_not_indexed_again(flat):
     with open(path) as file:
         urls = [shard["url"] for shard in json.load(file)["shardlist"]]
     assert urls == ["0000.tar", "0001.tar", "0002.tar", "0003.tar"]
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads", "used"), [(5, None, 5), (5, 2, 2), (None, None, 1)]
+)
+def test_threads_are_those_asked_for_or_one_for_each_processor(
+    folder, monkeypatch, processors, threads, used
+):
+    counts = []
+
+    class Pool(futures.ThreadPoolExecutor):
+        def __init__(self, count):
+            counts.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    fastshard.build_index(folder, threads=threads)
+    assert counts[:1] == [used]

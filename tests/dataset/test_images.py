@@ -14,7 +14,7 @@ import pytest
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
-from fastshard.dataset.images import ImageSample
+from fastshard.dataset.sequence.images import ImageSample
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.streaming import MDSWriter
 from support.servers.http import Server

@@ -388,7 +388,9 @@ def test_samples_that_collation_cannot_read_are_skipped(tmp_path):
 
 def test_a_worker_s_state_after_a_skip_is_for_that_worker(ds, monkeypatch):
     part = ds.map(fail_at(*BAD))
-    monkeypatch.setattr("fastshard.dataset.base.current_worker", lambda: (0, 2))
+    monkeypatch.setattr(
+        "fastshard.dataset.sequence.base.current_worker", lambda: (0, 2)
+    )
     it = part.batches(4, on_error="skip")
     next(it), next(it)
     state = json.loads(json.dumps(it.state_dict()))

@@ -281,7 +281,9 @@ def test_a_selection_may_be_larger_or_smaller_than_the_shards(ds):
 
 
 def in_worker(monkeypatch, k, workers):
-    monkeypatch.setattr("fastshard.dataset.base.current_worker", lambda: (k, workers))
+    monkeypatch.setattr(
+        "fastshard.dataset.sequence.base.current_worker", lambda: (k, workers)
+    )
 
 
 def test_a_worker_s_state_is_for_the_same_worker(ds, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 import fastshard
 from fastshard._core.loader.times import ConsumerTimes, ThreadTimes, bucket_value
-from fastshard.dataset.loading import DatasetSource
+from fastshard.dataset.sequence.loading import DatasetSource
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.stats import LoaderStats
 from fastshard.loader.times import current_times, enter_step, set_current_times

@@ -26,8 +26,8 @@ from fastshard.columnar import (
     ShardHandle,
     compact,
 )
-from fastshard.dataset.batch import Collation
-from fastshard.dataset.images import ImageSample
+from fastshard.dataset.sequence.batch import Collation
+from fastshard.dataset.sequence.images import ImageSample
 from fastshard.streaming import (
     CSVReader,
     FileInfo,

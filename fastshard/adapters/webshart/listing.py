@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from fastshard._util.hints import suggest_path
+from fastshard._util.paths.suggestion import suggest_path
 from fastshard._util.paths.urls import (
     HTTP,
     base_of,

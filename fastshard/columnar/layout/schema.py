@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
 
 from fastshard._util.json import parse_value, scan_json
 from fastshard.columnar.layout.packs import PACKED_TABLE, ROW_VERSION, row_column
 from fastshard.errors import FormatError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 __all__ = [
     "INDEX_NAME",
@@ -140,9 +138,8 @@ def check_sample_id(sample_id: object) -> bytes:
     return b"%b.npy" % encoded
 
 
-def shard_name(shard: int) -> str:
-    """Return the file name of a shard."""
-    return f"shard_{shard:04d}.tar"
+# The file name of a shard, by its number.
+shard_name: Callable[[int], str] = "shard_{:04d}.tar".format
 
 
 def shard_number(name: str) -> int | None:
@@ -247,13 +244,15 @@ def quote_name(name: str) -> str:
 
 def create(conn: sqlite3.Connection) -> None:
     """Create the missing tables. The caller commits."""
+    cursor = sqlite3.Cursor(conn)
     for statement in CREATE:
-        conn.execute(statement)
+        cursor.execute(statement)
 
 
 def has_tables(conn: sqlite3.Connection) -> bool:
     """Return whether an index has any table."""
-    return conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+    cursor = sqlite3.Cursor(conn).execute("SELECT 1 FROM sqlite_master LIMIT 1")
+    return cursor.fetchone() is not None
 
 
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
@@ -278,8 +277,7 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
         column); a field's name is not an identifier, or occurs twice; a field's row
         has wrong types, or its folder is not one path component.
     """
-    import sqlite3  # late: opening a directory of tars imports this module
-
+    cursor = sqlite3.Cursor(conn)  # a writer's own statements need no guard
     try:
         if not has_tables(conn):
             reason = (
@@ -287,9 +285,9 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
                 "open the dataset with a ShardedDatasetWriter to complete it"
             )
             raise FormatError(reason, path, 0)
-        columns = _check_tables(conn, path)
+        columns = _check_tables(cursor, path)
         candidates = select_fields(conn, path)
-        packed = _select_packed(conn, path)
+        packed = _select_packed(cursor, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise FormatError(f"not an index of samples: {error}", path, 0) from error
     fields: list[Field] = []
@@ -316,14 +314,14 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     return fields
 
 
-def _select_packed(conn: sqlite3.Connection, path: str) -> dict[object, bool]:
+def _select_packed(cursor: sqlite3.Cursor, path: str) -> dict[object, bool]:
     """Return the fields that have packs, and whether their rows have identities."""
-    columns = _check_table(conn, PACKED_TABLE, ("field",), path)
+    columns = _check_table(cursor, PACKED_TABLE, ("field",), path)
     if columns is None:
         return {}
     version = "version" if "version" in columns else "NULL"
     found = {}
-    for name, number in conn.execute(f"SELECT field, {version} FROM {PACKED_TABLE}"):
+    for name, number in cursor.execute(f"SELECT field, {version} FROM {PACKED_TABLE}"):
         if number not in (None, 1, ROW_VERSION):
             reason = f"rows in packs of the field {name!r:.80} have version {number!r}"
             raise FormatError(reason, path, 0)
@@ -333,9 +331,9 @@ def _select_packed(conn: sqlite3.Connection, path: str) -> dict[object, bool]:
 
 def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     """Return the fields of an index whose tables have been checked."""
-    sql = "SELECT name, base_dir FROM fields ORDER BY rowid"
-    rows = conn.execute(sql).fetchall()
-    indexed = conn.execute("SELECT name FROM fields ORDER BY name").fetchall()
+    execute = sqlite3.Cursor(conn).execute
+    rows = execute("SELECT name, base_dir FROM fields ORDER BY rowid").fetchall()
+    indexed = execute("SELECT name FROM fields ORDER BY name").fetchall()
     if sorted(repr(row[0]) for row in rows) != sorted(repr(row[0]) for row in indexed):
         reason = (
             f"the table of fields has {rows!r:.200}, its SQL index {indexed!r:.200}"
@@ -357,21 +355,21 @@ def _parse_field(name: Any, base_dir: Any, path: str) -> Field:
     return Field(name, folder)
 
 
-def _check_tables(conn: sqlite3.Connection, path: str) -> dict[str, int]:
+def _check_tables(cursor: sqlite3.Cursor, path: str) -> dict[str, int]:
     """Check the tables; return the kinds of the columns of `samples`, by name."""
-    _check_table(conn, "fastshard_shards", SHARD_COLUMNS, path)
+    _check_table(cursor, "fastshard_shards", SHARD_COLUMNS, path)
     found: dict[str, dict[str, int]] = {}
     for table, names in TABLES.items():
-        kinds = _check_table(conn, table, names, path)
+        kinds = _check_table(cursor, table, names, path)
         if kinds is None:
             raise FormatError(f"the table {table!r} is missing", path, 0)
-        conn.execute(f"SELECT rowid FROM {table} LIMIT 0")
+        cursor.execute(f"SELECT rowid FROM {table} LIMIT 0")
         found[table] = kinds
     return found["samples"]
 
 
 def _check_table(
-    conn: sqlite3.Connection, table: str, names: tuple[str, ...], path: str
+    cursor: sqlite3.Cursor, table: str, names: tuple[str, ...], path: str
 ) -> dict[str, int] | None:
     """Return the kinds of a table's columns by name; None if it does not exist.
 
@@ -384,11 +382,9 @@ def _check_table(
     FormatError
         It is not a real table, or one of the columns `names` is missing.
     """
-    import sqlite3
-
     probe = f"EXPLAIN CREATE INDEX main.{PROBE} ON {table} ({names[0]})"
     try:
-        conn.execute(probe).close()
+        cursor.execute(probe).fetchall()  # the end of the statement
     except sqlite3.OperationalError as error:
         if str(error).startswith("no such table"):
             return None
@@ -396,7 +392,7 @@ def _check_table(
             reason = f"{table!r} is not a real table: {error}"
             raise FormatError(reason, path, 0) from error
         raise
-    kinds = _column_kinds(conn, table)
+    kinds = _column_kinds(cursor, table)
     for name in names:
         if kinds.get(name) != PLAIN:
             raise FormatError(f"the table {table!r} lacks the column {name!r}", path, 0)
@@ -405,6 +401,6 @@ def _check_table(
     return kinds
 
 
-def _column_kinds(conn: sqlite3.Connection, table: str) -> dict[str, int]:
-    rows = conn.execute(f"PRAGMA table_xinfo({table})")
+def _column_kinds(cursor: sqlite3.Cursor, table: str) -> dict[str, int]:
+    rows = cursor.execute(f"PRAGMA table_xinfo({table})")
     return {fold_case(name): kind for _, name, _, _, _, _, kind in rows}

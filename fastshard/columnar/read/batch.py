@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastshard.dataset.batch import Ragged
+from fastshard.dataset.sequence.batch import Ragged
 from fastshard.errors import FastshardError, FieldNotFoundError, RaggedError
 
 if TYPE_CHECKING:

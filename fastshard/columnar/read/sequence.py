@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 from fastshard._core.dataset.gather import resolve_positions
 from fastshard.columnar.read.batch import stack_columns
-from fastshard.dataset.torch_base import Dataset as TorchDataset
+from fastshard.dataset.sequence.torch_base import Dataset as TorchDataset
 from fastshard.errors import FieldNotFoundError
 
 if TYPE_CHECKING:

@@ -111,9 +111,8 @@ class Column:
         self.name = name
         self.folder = folder
         self.limit = limit
-        self.offset_column = quote_name(f"{name}_offset")
-        self.shard_column = quote_name(f"{name}_shard")
-        self.row_column = quote_name(row_column(name))
+        names = (f"{name}_offset", f"{name}_shard", row_column(name))
+        self.offset_column, self.shard_column, self.row_column = map(quote_name, names)
         self.buffer = new_buffer(allow_pickle=allow_pickle, packs=packs)
         self.records: dict[int, ShardLength] = {}
         self.pending: dict[int, ShardLength] = {}

@@ -57,7 +57,15 @@ SETTINGS = (
 
 
 class CommitGuard(Protocol):
-    """Owner of a connection, called around everything that commits."""
+    """Owner of a connection, called around everything that commits.
+
+    Attributes
+    ----------
+    state : int
+        0 if it is open.
+    """
+
+    state: int
 
     def flush(self) -> None: ...
 
@@ -90,6 +98,8 @@ class WriterConnection(sqlite3.Connection):
 
     Attributes
     ----------
+    autocommit
+        As of `sqlite3.Connection`; it cannot be set.
     guard : weakref to CommitGuard, or None
         None until the index is open; until then commits are SQLite's own.
     pending : PendingRows, or None
@@ -119,12 +129,16 @@ class WriterConnection(sqlite3.Connection):
             guard.flush()
         PLAIN_LEVEL.__set__(self, level)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "autocommit":  # setting it commits without a call of ours
-            raise sqlite3.NotSupportedError(
-                "autocommit cannot be set on a writer's connection"
-            )
-        super().__setattr__(name, value)
+    @property  # type: ignore[override]
+    def autocommit(self) -> Any:
+        """How transactions end, from Python 3.12 on. It cannot be set."""
+        return super().autocommit  # type: ignore[misc,unused-ignore]
+
+    @autocommit.setter
+    def autocommit(self, value: Any) -> None:  # would commit without a call of ours
+        raise sqlite3.NotSupportedError(
+            "autocommit cannot be set on a writer's connection"
+        )
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a `WriterCursor`, or a cursor made by `factory`."""
@@ -148,8 +162,8 @@ class WriterConnection(sqlite3.Connection):
         return self._new_cursor().executescript(sql_script)
 
     def _new_cursor(self) -> WriterCursor:
-        self._check()
-        return WriterCursor(self)
+        self._check_unfinished()
+        return WriterCursor(self)  # which checks the rest at its statement
 
     def commit(self) -> None:
         """Flush the writer."""
@@ -221,18 +235,22 @@ class WriterConnection(sqlite3.Connection):
 
     def _check(self) -> CommitGuard | None:
         """Settle pending rows and return the guard; raise ClosedError if closed."""
-        if self.is_finished:
-            raise ClosedError("the writer of this connection is closed: open another")
+        self._check_unfinished()
         guard = None if self.guard is None else self.guard()
         if guard is not None:
-            guard.check_open()
-            if self.pending is not None:
+            if guard.state:
+                guard.check_open()
+            if self.pending is not None and not self.pending.is_settled:
                 try:
                     self.pending.settle()
                 except sqlite3.Error as error:
                     guard.check_transaction(error)
                     raise
         return guard
+
+    def _check_unfinished(self) -> None:
+        if self.is_finished:
+            raise ClosedError("the writer of this connection is closed: open another")
 
 
 class WriterCursor(sqlite3.Cursor):
@@ -371,7 +389,7 @@ def begin(conn: WriterConnection) -> None:
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
     conn.has_begun = True
-    if conn.pending is not None:
+    if conn.pending is not None and not conn.pending.is_settled:
         conn.pending.settle()
 
 

@@ -20,7 +20,6 @@ __all__ = [
     "insert_field",
     "insert_metadata_column",
     "list_columns",
-    "make_folder",
     "pack_field",
     "select_new_fields",
     "unpack_field",
@@ -37,7 +36,7 @@ PYTHON_TYPES: dict[type, str] = {
 
 def list_columns(conn: sqlite3.Connection) -> set[str]:
     """Return the names of all columns of `samples`, lower-cased."""
-    rows = conn.execute("PRAGMA table_xinfo(samples)")  # includes generated columns
+    rows = sqlite3.Cursor(conn).execute("PRAGMA table_xinfo(samples)")  # and generated
     return {str(row[1]).lower() for row in rows}
 
 
@@ -253,17 +252,3 @@ def has_shards(folder: str) -> bool:
         return any(shard_number(name) is not None for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def make_folder(folder: str) -> bool:
-    """Create a field's directory; return whether it was missing.
-
-    Raises
-    ------
-    FileExistsError
-        A file has its name.
-    """
-    if os.path.isdir(folder):
-        return False
-    os.mkdir(folder)
-    return True

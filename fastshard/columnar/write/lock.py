@@ -74,7 +74,7 @@ class WriterLock:
             who = "another process" if holder is None else f"process {holder}"
             reason = f"{who} writes to this dataset; there can be one writer at a time"
             raise WriterLockedError(errno.EAGAIN, reason, root) from None
-        self._fd = fd
+        self.fd = fd
         _locks.add(self)
         with suppress(OSError):  # the id is for messages only: the disk may be full
             os.ftruncate(fd, 0)
@@ -82,17 +82,17 @@ class WriterLock:
 
     def release(self) -> None:
         """Unlock and close the file. May be called twice."""
-        if self._fd >= 0:  # reset last: an interrupted release can be repeated
+        if self.fd >= 0:  # reset last: an interrupted release can be repeated
             with suppress(OSError):
-                os.ftruncate(self._fd, 0)
-            unlock(self._fd)
+                os.ftruncate(self.fd, 0)
+            unlock(self.fd)
             _locks.discard(self)
-            fd, self._fd = self._fd, -1
+            fd, self.fd = self.fd, -1
             os.close(fd)
 
     def close_in_child(self) -> None:
         """Close a forked child's descriptor; the parent keeps the lock."""
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 

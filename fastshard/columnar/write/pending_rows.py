@@ -62,6 +62,8 @@ class PendingRows:
     is_full : bool
         Whether `write` is due before the next row: those that waited when a row was
         accepted last make a whole statement.
+    is_settled : bool
+        Whether `settle` has nothing to do.
     unflushed : int
         Samples added or updated since the last commit, those that wait included.
     """
@@ -76,6 +78,7 @@ class PendingRows:
         self._values: list[object] = []  # of these rows
         self._enabled = True
         self.is_full = False
+        self.is_settled = True
         self.unflushed = 0
 
     def disable(self) -> None:
@@ -112,6 +115,7 @@ class PendingRows:
                 self._last_id = sample_id
         elif self._enabled:
             self._singles += 1
+            self.is_settled = False  # until `settle`, before which no row waits
             if self._singles == SINGLE_ROWS:
                 with suppress(sqlite3.Error):  # the row itself is written
                     self._last_id = self._find_last_id()
@@ -124,11 +128,12 @@ class PendingRows:
         sqlite3.Error
             As by `write`.
         """
-        if self._values or self._singles:
+        if not self.is_settled:
             with self.mutex:
                 self._last_id = None
                 self._singles = 0
                 self.write()
+                self.is_settled = True
 
     def forget(self) -> None:
         """Drop the rows that wait: their transaction has been rolled back."""
@@ -136,6 +141,7 @@ class PendingRows:
             self._last_id = None
             self._singles = 0
             self._values.clear()
+            self.is_settled = True
             self.unflushed = 0
 
     def write(self) -> None:

@@ -58,7 +58,7 @@ for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
     READ_FLAGS |= getattr(os, _flag, 0)
 
 
-def recover(conn: sqlite3.Connection, column: Column) -> None:
+def recover(cursor: sqlite3.Cursor, column: Column) -> None:
     """Load a field's shard records, and undo uncommitted changes of its files.
 
     Shards longer than their record are cut, or adopted. Files that a stopped writer
@@ -67,8 +67,8 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
 
     Parameters
     ----------
-    conn : sqlite3.Connection
-        In a write transaction.
+    cursor : sqlite3.Cursor
+        Of a connection in a write transaction.
     column : Column
         New; its records and sets of shards are filled in.
 
@@ -82,27 +82,27 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     OSError
         A file can be neither read nor cut.
     """
-    settle_replacements(conn, column.folder)
-    column.records = read_records(conn, column.name)
-    column.unsound |= _find_invalid_records(conn, column)
-    _remove_unfinished(conn, column)
+    settle_replacements(cursor, column.folder)
+    column.records = read_records(cursor, column.name)
+    column.unsound |= _find_invalid_records(cursor, column)
+    _remove_unfinished(cursor, column)
     sizes = _list_sizes(column.folder)
     for number, record in sorted(column.records.items()):
         if record.is_condemned:
             continue
-        size = sizes.get(number, 0)
+        path, size = column.path(number), sizes.get(number, 0)
         if size < record.nbytes:
             _warn(
                 column,
                 number,
-                f"{column.path(number)} has {size:,} of {record.nbytes:,} bytes that "
+                f"{path} has {size:,} of {record.nbytes:,} bytes that "
                 "were stored: arrays are lost",
             )
         else:  # of any size: a member may be as long as the archive's end
-            _check_tail(conn, column, number, record)
+            _check_tail(cursor, column, number, record, path)
     unrecorded = sizes.keys() - column.records.keys() - column.unsound
     if unrecorded or not column.records:
-        column.foreign = referenced_shards(conn, column.name) - column.records.keys()
+        column.foreign = referenced_shards(cursor, column.name) - column.records.keys()
     unrecorded -= _remove_leftovers(column, unrecorded - column.foreign)
     numbers = column.records.keys() | column.foreign | column.unsound | unrecorded
     column.highest = max(numbers, default=-1)
@@ -110,9 +110,9 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
         column.adopt(column.highest)
 
 
-def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardLength]:
+def read_records(cursor: sqlite3.Cursor, field: str) -> dict[int, ShardLength]:
     """Return a field's valid shard records by number."""
-    rows = conn.execute(
+    rows = cursor.execute(
         "SELECT shard, nbytes, members FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND typeof(nbytes) = 'integer' "
         "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
@@ -123,10 +123,10 @@ def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardLength]
     return {number: ShardLength(*record) for number, *record in rows}
 
 
-def referenced_shards(conn: sqlite3.Connection, field: str) -> set[int]:
+def referenced_shards(cursor: sqlite3.Cursor, field: str) -> set[int]:
     """Return the shards of a field that rows refer to; reads all rows."""
     column = quote_name(f"{field}_shard")
-    rows = conn.execute(
+    rows = cursor.execute(
         f"SELECT DISTINCT {column} FROM samples "
         f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",
         (MAX_SHARD,),
@@ -195,7 +195,7 @@ def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
 
 
 def _adopt_tail(
-    conn: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
     column: Column,
     number: int,
     record: ShardLength,
@@ -221,9 +221,9 @@ def _adopt_tail(
     offset, shard = column.offset_column, column.shard_column
     find = f"SELECT {offset} FROM samples WHERE id = ? AND {shard} = ?"
     adopted: dict[str, int] = {}
-    packs = _find_used_packs(conn, column, number, offsets, names)
+    packs = _find_used_packs(cursor, column, number, offsets, names)
     for k, name in enumerate(names):
-        row = conn.execute(find, (name.removesuffix(".npy"), number)).fetchone()
+        row = cursor.execute(find, (name.removesuffix(".npy"), number)).fetchone()
         if row is None:
             continue
         # Without our mark the last member of a name counts; with it, the row's offset.
@@ -231,7 +231,7 @@ def _adopt_tail(
             adopted[name] = k
     if not adopted and not packs:
         return record
-    conn.executemany(
+    cursor.executemany(
         f"UPDATE samples SET {offset} = ?{column.cleared_row} WHERE id = ?",
         [(offsets[k], name.removesuffix(".npy")) for name, k in adopted.items()],
     )
@@ -243,7 +243,7 @@ def _adopt_tail(
 
 
 def _find_used_packs(
-    conn: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
     column: Column,
     number: int,
     offsets: list[int],
@@ -254,7 +254,7 @@ def _find_used_packs(
     if not column.is_packed or not packs:
         return []
     offset, shard, row = column.offset_column, column.shard_column, column.row_column
-    rows = conn.execute(
+    rows = cursor.execute(
         f"SELECT DISTINCT {offset} FROM samples WHERE {shard} = ? "
         f"AND {row} IS NOT NULL AND {offset} IN (SELECT value FROM json_each(?))",
         (number, json.dumps(list(packs))),
@@ -262,9 +262,9 @@ def _find_used_packs(
     return [packs[at] for (at,) in rows]
 
 
-def _find_invalid_records(conn: sqlite3.Connection, column: Column) -> set[int]:
+def _find_invalid_records(cursor: sqlite3.Cursor, column: Column) -> set[int]:
     """Return the shards whose record `read_records` leaves out."""
-    rows = conn.execute(
+    rows = cursor.execute(
         "SELECT shard FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND shard BETWEEN 0 AND ?",
         (column.name, MAX_SHARD),
@@ -292,10 +292,13 @@ def _warn(column: Column, number: int, reason: str) -> None:
 
 
 def _check_tail(
-    conn: sqlite3.Connection, column: Column, number: int, record: ShardLength
+    cursor: sqlite3.Cursor,
+    column: Column,
+    number: int,
+    record: ShardLength,
+    path: str,
 ) -> None:
     """Cut or adopt the bytes after a record."""
-    path = column.path(number)
     try:
         with LocalFile(path) as file:
             has_end = file.nbytes >= record.nbytes + len(END)
@@ -316,11 +319,11 @@ def _check_tail(
         reason = f"{path} is a link, and longer than {record.nbytes:,} stored bytes"
         _warn(column, number, reason)
         return
-    adopted = _adopt_tail(conn, column, number, record, table)
+    adopted = _adopt_tail(cursor, column, number, record, table)
     _cut(path, adopted.nbytes)
     if adopted != record:
         column.records[number] = adopted
-        conn.execute(
+        cursor.execute(
             "UPDATE fastshard_shards SET nbytes = ?, members = ? "
             "WHERE field = ? AND shard = ?",
             (*adopted, column.name, number),
@@ -357,7 +360,7 @@ def _remove_leftovers(column: Column, numbers: set[int]) -> set[int]:
     return leftovers
 
 
-def _remove_unfinished(conn: sqlite3.Connection, column: Column) -> None:
+def _remove_unfinished(cursor: sqlite3.Cursor, column: Column) -> None:
     """Remove the new shards of a compaction that was stopped, and their records.
 
     Shards that a compaction has replaced stay: readers may open them.
@@ -365,14 +368,14 @@ def _remove_unfinished(conn: sqlite3.Connection, column: Column) -> None:
     numbers = {n for n, record in column.records.items() if record == UNFINISHED}
     if not numbers:
         return
-    for number in numbers - referenced_shards(conn, column.name):
+    for number in numbers - referenced_shards(cursor, column.name):
         with suppress(FileNotFoundError):
             os.unlink(column.path(number))
     with suppress(FileNotFoundError):
         sync_directory(column.folder)
     for number in numbers:
         del column.records[number]
-        conn.execute(
+        cursor.execute(
             "DELETE FROM fastshard_shards WHERE field = ? AND shard = ?",
             (column.name, number),
         )
@@ -416,7 +419,8 @@ def list_leftovers(conn: sqlite3.Connection, root: str, field: Field) -> Leftove
             others[path] = number, nbytes
     uncommitted = {}
     if not is_locked(root):
-        used = referenced_shards(conn, field.name) if others else set()
+        cursor = sqlite3.Cursor(conn)
+        used = referenced_shards(cursor, field.name) if others else set()
         for path, (number, nbytes) in others.items():
             if number not in used and is_leftover(path):
                 uncommitted[path] = nbytes

@@ -100,19 +100,24 @@ class ShardReplacement:
 
 
 class Replacements:
-    """Replacements of a transaction, and committed ones with an old file left."""
+    """Replacements of a transaction, and committed ones with an old file left.
+
+    Attributes
+    ----------
+    installed : list of ShardReplacement
+    """
 
     def __init__(self) -> None:
-        self._replacements: list[ShardReplacement] = []
+        self.installed: list[ShardReplacement] = []
 
     def install(self, replacement: ShardReplacement, cursor: sqlite3.Cursor) -> None:
         """Install a replacement. One that fails is listed too, for `undo`."""
-        self._replacements.append(replacement)
+        self.installed.append(replacement)
         replacement.install(cursor)
 
     def mark_committed(self) -> None:
         """Mark all as committed, and remove the old files as far as possible."""
-        for replacement in self._replacements:
+        for replacement in self.installed:
             replacement.committed = True
         with suppress(OSError):  # tried again before the next replacement
             self.remove_old()
@@ -122,21 +127,21 @@ class Replacements:
 
         Call it before another replacement: the index holds one token only.
         """
-        while self._replacements and self._replacements[-1].committed:
-            self._replacements[-1].remove_old()
-            self._replacements.pop()
+        while self.installed and self.installed[-1].committed:
+            self.installed[-1].remove_old()
+            self.installed.pop()
 
     def undo(self) -> None:
         """Put the old files back, except for committed replacements."""
-        for replacement in self._replacements:
+        for replacement in self.installed:
             if not replacement.committed:
                 replacement.column.pending.pop(replacement.number, None)
             with suppress(OSError):
                 replacement.undo()
-        self._replacements.clear()
+        self.installed.clear()
 
 
-def settle_replacements(conn: sqlite3.Connection, folder: str) -> None:
+def settle_replacements(cursor: sqlite3.Cursor, folder: str) -> None:
     """Finish or undo replacements that a crash stopped; remove unfinished files."""
     try:
         names = os.listdir(folder)
@@ -148,7 +153,7 @@ def settle_replacements(conn: sqlite3.Connection, folder: str) -> None:
         old = OLD.fullmatch(name)
         if old is not None:
             path = os.path.join(folder, old[1])
-            if _is_committed(conn, int(old[2], 16)) or _is_same_file(here, path):
+            if _is_committed(cursor, int(old[2], 16)) or _is_same_file(here, path):
                 os.unlink(here)
             else:
                 os.replace(here, path)
@@ -161,8 +166,10 @@ def settle_replacements(conn: sqlite3.Connection, folder: str) -> None:
         sync_directory(folder)
 
 
-def _is_committed(conn: sqlite3.Connection, token: int) -> bool:
-    row = conn.execute("SELECT value FROM counters WHERE name = ?", (TOKEN,)).fetchone()
+def _is_committed(cursor: sqlite3.Cursor, token: int) -> bool:
+    row = cursor.execute(
+        "SELECT value FROM counters WHERE name = ?", (TOKEN,)
+    ).fetchone()
     return row is not None and row[0] == token
 
 

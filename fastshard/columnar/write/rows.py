@@ -172,7 +172,8 @@ class RowWriter:
             session.busy = False
 
     def _begin_next_shard(self, field: str) -> None:
-        self._transaction.find_column(field).open_next_shard()
+        columns = self._transaction.columns
+        (columns.get(field) or self._transaction.find_column(field)).open_next_shard()
 
     def _name_columns(self, fields: Iterable[str]) -> list[str]:
         """Return the columns of the values that `append_all` returns."""
@@ -180,7 +181,7 @@ class RowWriter:
         for field in fields:
             column = self._transaction.columns[field]
             names += [column.offset_column, column.shard_column]
-            if column.is_packed:
+            if column.buffer.has_rows:
                 names.append(column.row_column)
         return names
 

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from fastshard._util.files import make_directory, sync_directory
 from fastshard._util.writing.unclosed import Loss, warn_of
-from fastshard.columnar.layout.connection import INDEX_ERRORS, file_size
+from fastshard.columnar.layout.connection import INDEX_ERRORS
 from fastshard.columnar.layout.schema import INDEX_NAME, create, has_tables, read_fields
 from fastshard.columnar.layout.shard_limit import ShardLimits
 from fastshard.columnar.read.leases import create_lease_file
@@ -138,8 +138,7 @@ class WriterSession:
 
     def _open(self) -> None:
         """Open the index, and make the files agree with it."""
-        real = os.path.realpath(self.path)
-        if not any(file_size(self.path, real, suffix) for suffix in ("", "-wal")):
+        if not self._has_index():
             self._check_no_shards()
         remove_unfinished(self.home)
         is_new = not os.path.lexists(self.path)
@@ -162,7 +161,7 @@ class WriterSession:
             transaction.add_columns(read_fields(conn, self.path), self.limits)
             transaction.load_last_id()
             transaction.record()
-            conn.commit()
+            sqlite3.Cursor(conn).execute("COMMIT")
             transaction.mark_committed()
             sync_directory(self.home)
         except BaseException:
@@ -178,6 +177,12 @@ class WriterSession:
             if self.state == OPEN:
                 self._end(CLOSED)
             raise
+
+    def _has_index(self) -> bool:
+        """Return whether the index has bytes; `open_writer` refuses other files."""
+        real = os.path.realpath(self.path)
+        paths = filter(os.path.exists, (real, f"{real}-wal"))
+        return any(os.path.getsize(p) or not os.path.isfile(p) for p in paths)
 
     def _check_no_shards(self) -> None:
         """Raise FormatError if there are shards: their index is missing."""
@@ -206,9 +211,24 @@ class WriterSession:
 
     def flush(self) -> None:
         """Commit; see `ShardedDatasetWriter.flush`."""
+        with self.mutex:
+            if self._has_nothing_to_store():
+                return
         with self.guard_commit():
             if self.conn.in_transaction:
                 sqlite3.Cursor(self.conn).execute("COMMIT")
+
+    def _has_nothing_to_store(self) -> bool:
+        """Return whether all samples are committed, and no shard grows."""
+        columns = self.transaction.columns.values()
+        is_idle = not (self.state or self.busy)
+        return (
+            is_idle
+            and self.pending.is_settled
+            and not self.conn.in_transaction
+            and not self.conn.has_begun
+            and not any(column.file or column.pending for column in columns)
+        )
 
     @contextmanager
     def guard_commit(self) -> Iterator[None]:
@@ -218,10 +238,12 @@ class WriterSession:
         other error ends the session.
         """
         with self.mutex:
-            self.check_idle()
+            if self.state or self.busy:
+                self.check_idle()
             transaction = self.transaction
             try:
-                self.pending.settle()
+                if not self.pending.is_settled:
+                    self.pending.settle()
                 transaction.store()
                 transaction.is_committing = True
                 yield
@@ -327,7 +349,7 @@ class WriterSession:
     def __del__(self) -> None:
         if getattr(self, "state", CLOSED) == OPEN:
             self.close_dropped()
-        elif hasattr(self, "_lock"):
+        elif hasattr(self, "_lock") and self._lock.fd >= 0:
             self._lock.release()  # again: an interrupt may have stopped it
 
     def disable_in_child(self) -> list[object]:

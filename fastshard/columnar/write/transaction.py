@@ -55,7 +55,7 @@ from fastshard.columnar.read.leases import has_older_readers
 from fastshard.columnar.write.append_file import SyncQueue
 from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import WriterConnection, begin, savepoint
-from fastshard.columnar.write.fields import add_identities, make_folder, pack_field
+from fastshard.columnar.write.fields import add_identities, pack_field
 from fastshard.columnar.write.recovery import (
     adopt_rows,
     read_records,
@@ -171,8 +171,9 @@ class Transaction:
         elif field.is_packed and not field.has_identities:
             with savepoint(self.conn) as cursor:
                 add_identities(cursor, field.name)
-        recover(self.conn, column)
-        row = self.conn.execute(
+        cursor = sqlite3.Cursor(self.conn)
+        recover(cursor, column)
+        row = cursor.execute(
             "SELECT num_shards FROM fields WHERE name = ?", (field.name,)
         ).fetchone()
         column.num_shards = column.new_count = -1 if row is None else row[0]
@@ -181,8 +182,15 @@ class Transaction:
         self.buffers[field.name] = column.buffer
 
     def make_folder(self, folder: str) -> None:
-        """Create a field's directory if it is missing; `prepare` syncs it."""
-        if make_folder(folder):
+        """Create a field's directory if it is missing; `prepare` syncs it.
+
+        Raises
+        ------
+        FileExistsError
+            A file has its name.
+        """
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
             self._unsynced_folders.add(self.home)
 
     def load_last_id(self) -> None:
@@ -193,9 +201,9 @@ class Transaction:
         FormatError
             The counter is not a number.
         """
-        row = self.conn.execute(
-            "SELECT value FROM counters WHERE name = 'sample_id'"
-        ).fetchone()
+        cursor = sqlite3.Cursor(self.conn)
+        cursor.execute("SELECT value FROM counters WHERE name = 'sample_id'")
+        row = cursor.fetchone()
         value = row[0] if row else 0
         if not isinstance(value, int) or value < 0:
             reason = (
@@ -253,8 +261,10 @@ class Transaction:
     def mark_committed(self) -> None:
         """Note that the open transaction was committed; remove replaced files."""
         for column in self.columns.values():
-            column.mark_committed()
-        self.replacements.mark_committed()
+            if column.pending or column.new_count != column.num_shards:
+                column.mark_committed()
+        if self.replacements.installed:
+            self.replacements.mark_committed()
         self.conn.has_begun = False
         if self.conn.pending is not None:
             self.conn.pending.unflushed = 0
@@ -299,7 +309,8 @@ class Transaction:
         with suppress(sqlite3.Error):
             sqlite3.Connection.rollback(self.conn)
             if not self.is_committing:
-                records = {name: read_records(self.conn, name) for name in self.columns}
+                cursor = sqlite3.Cursor(self.conn)
+                records = {name: read_records(cursor, name) for name in self.columns}
         if records is not None:
             self.replacements.undo()
         self.sync_queue.abandon()
@@ -339,7 +350,9 @@ class Transaction:
         A file that cannot be removed now stays condemned.
         """
         numbers = []
-        used = referenced_shards(self.conn, column.name).intersection(condemned)
+        used = referenced_shards(sqlite3.Cursor(self.conn), column.name).intersection(
+            condemned
+        )
         for number in condemned:
             with suppress(OSError):
                 if number not in used:  # by rows of another program

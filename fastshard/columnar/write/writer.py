@@ -215,25 +215,32 @@ class ShardedDatasetWriter:
             raise TypeError(f"names must be a list of str, got the str {names!r:.80}")
         session = self._session
         with session.mutex:
-            session.check_idle()
+            if session.state or session.busy:
+                session.check_idle()
             self._load_missed_fields()
             columns = fields.list_columns(session.conn)
             existing = self._transaction.columns
             new = fields.select_new_fields(
                 list(names), existing, columns, packs=session.packs
             )
-            self._make_folders(new)
-            try:
-                with savepoint(session.conn) as cursor:
-                    for name in new:
-                        base = os.path.join(session.home, f"{name}_shards")
-                        fields.insert_field(cursor, name, base)
-                self._transaction.add_columns(
-                    select_fields(session.conn, session.path), session.limits
-                )
-            except (OSError, sqlite3.Error) as error:
-                session.fail(error)
+            if new:
+                self._insert_fields(new)
             session.flush()
+
+    def _insert_fields(self, names: Sequence[str]) -> None:
+        """Add new fields to the index, and load them."""
+        session = self._session
+        self._make_folders(names)
+        try:
+            with savepoint(session.conn) as cursor:
+                for name in names:
+                    base = os.path.join(session.home, f"{name}_shards")
+                    fields.insert_field(cursor, name, base)
+            self._transaction.add_columns(
+                select_fields(session.conn, session.path), session.limits
+            )
+        except (OSError, sqlite3.Error) as error:
+            session.fail(error)
 
     def _load_missed_fields(self) -> None:
         """Load fields that the user's SQL added, or that an interrupt left unloaded."""

@@ -23,7 +23,6 @@ from typing import (
 from fastshard._core.dataset.streams import CallGuard
 from fastshard._core.table.order import Order
 from fastshard._util.options import check_choice
-from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.chain import ChainIterator
 from fastshard.dataset.combined.concat_keys import ConcatKeys
 from fastshard.dataset.display.text import (
@@ -32,15 +31,16 @@ from fastshard.dataset.display.text import (
     describe_plan,
     describe_stage,
 )
-from fastshard.dataset.images import decode_item
-from fastshard.dataset.iteration import (
+from fastshard.dataset.order.plan import Plan, order_digest
+from fastshard.dataset.order.samplers import warn_of_samplers
+from fastshard.dataset.order.state import Identity
+from fastshard.dataset.sequence.base import BaseDataset, T
+from fastshard.dataset.sequence.images import decode_item
+from fastshard.dataset.sequence.iteration import (
     ErrorHandler,
     SampleIterator,
     T_co,
 )
-from fastshard.dataset.order.plan import Plan, order_digest
-from fastshard.dataset.order.samplers import warn_of_samplers
-from fastshard.dataset.order.state import Identity
 from fastshard.errors import FieldNotFoundError
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.dataset.images import ImageSample
+    from fastshard.dataset.sequence.images import ImageSample
     from fastshard.formats.sample import Sample
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
 from fastshard._core.dataset.streams import CallGuard
-from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.images import decode_item
-from fastshard.dataset.iteration import (
+from fastshard.dataset.sequence.base import BaseDataset
+from fastshard.dataset.sequence.images import decode_item
+from fastshard.dataset.sequence.iteration import (
     ErrorHandler,
     SampleIterator,
     T_co,

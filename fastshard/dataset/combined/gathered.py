@@ -6,16 +6,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from fastshard.dataset.batch import Collation
 from fastshard.dataset.combined.base import CombinedDataset
-from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co
+from fastshard.dataset.sequence.batch import Collation
+from fastshard.dataset.sequence.iteration import ErrorHandler, SampleIterator, T_co
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.dataset.base import BaseDataset
-    from fastshard.dataset.loading import LoadedDataset
+    from fastshard.dataset.sequence.base import BaseDataset
+    from fastshard.dataset.sequence.loading import LoadedDataset
     from fastshard.formats.layout import Allocate
     from fastshard.loader.buffers import BufferSet
 

@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.dataset.shardset import ShardSet
-
 __all__ = [
     "RAISE",
     "apply_mask",
     "check_filter",
-    "collect_mask",
     "info_column",
     "select_positions",
 ]
@@ -111,27 +108,6 @@ def _normalize(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
     signed = wanted.astype(np.int64)
     signed[signed < 0] += count
     return signed
-
-
-def collect_mask(
-    shards: ShardSet, mask_of: Callable[[int], NDArray[np.bool_]]
-) -> NDArray[np.bool_]:
-    """Return the mask of all samples, from one mask per shard."""
-    import numpy as np
-
-    masks = list(shards.map_shards(mask_of, "reading names"))
-    return np.concatenate([np.empty(0, bool), *masks])
-
-
-def having_all(samples: Any, groups: Iterable[Iterable[str]]) -> NDArray[np.bool_]:
-    """Return the mask of a shard's samples that have a field of each group."""
-    import numpy as np
-
-    mask = np.ones(len(samples), bool)
-    for group in groups:
-        found = [np.frombuffer(samples.having((field,)), bool) for field in group]
-        mask &= np.logical_or.reduce(found)
-    return mask
 
 
 def info_column(

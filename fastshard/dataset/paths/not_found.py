@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from fastshard._util.hints import suggest_path
 from fastshard._util.paths.globs import SUFFIX, has_magic, is_shard_name, natural_key
+from fastshard._util.paths.suggestion import suggest_path
 from fastshard._util.paths.urls import common_folder, is_url, redact
 from fastshard.errors import ShardNotFoundError
 from fastshard.formats.folder import LocalFolder

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.dataset.streams import CallGuard
-from fastshard.dataset.iteration import ErrorHandler, SampleIterator
+from fastshard.dataset.sequence.iteration import ErrorHandler, SampleIterator
 
 __all__ = ["FilteredIterator", "Iteration"]
 

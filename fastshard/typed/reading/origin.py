@@ -12,7 +12,7 @@ from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_stage
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.paths.listing import Source
-from fastshard.dataset.shardset import WINDOW
+from fastshard.dataset.sequence.iteration import WINDOW
 from fastshard.typed.reading.iteration import FilteredIterator
 from fastshard.typed.sources.opening import as_source, open_source, source_of_paths
 

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._core.dataset.streams import CallGuard
-from fastshard.dataset.batch import LENGTHS, Collation
-from fastshard.dataset.iteration import SampleIterator
+from fastshard.dataset.sequence.batch import LENGTHS, Collation
+from fastshard.dataset.sequence.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError, FormatError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init

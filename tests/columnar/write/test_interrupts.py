@@ -108,7 +108,7 @@ def test_interrupts_at_every_call(tmp_path):
     interrupted = 0
     gc.collect()
     gc.freeze()  # what other tests have loaded need not be collected each time
-    for n in thin(range(1, 5000, 13), 2):
+    for n in thin(range(1, 5000, 9), 2):
         # Few sessions each: a session opens all shards.
         root = tmp_path / f"data-{n // 130}"
         calls = 0

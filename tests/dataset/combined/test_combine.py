@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastshard
-from fastshard.dataset.combined.combine import compute_shares, split_proportionally
+from fastshard.dataset.combine import compute_shares, split_proportionally
 from fastshard.errors import FastshardError, SampleNotFoundError, StateError
 from support.tars import write_numbers, write_tar
 

@@ -81,7 +81,7 @@ def test_torch_workers_divide_an_iterable_dataset(photos):
 def test_the_share_of_a_worker_resumes(photos, monkeypatch):
     import fastshard.dataset.dataset
     import fastshard.typed.dataset
-    from fastshard.dataset import base
+    from fastshard.dataset.sequence import base
 
     def share(k):
         for module in (base, fastshard.typed.dataset):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from fastshard._util.options import check_choice
 from fastshard.columnar.layout.fill_values import cast_fill
 from fastshard.columnar.read.batch import MAX_AXES, stack_columns
-from fastshard.dataset.batch import Ragged
+from fastshard.dataset.sequence.batch import Ragged
 from fastshard.errors import FastshardError, FieldNotFoundError, RaggedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from fastshard._core.table.order import Shuffle
 from fastshard._util.options import check_option_names, other_forms
-from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.combined.base import (
     CombinedDataset,
     Concat,
@@ -24,14 +23,15 @@ from fastshard.dataset.combined.base import (
     get_many,
 )
 from fastshard.dataset.display.text import Description, describe_parts
-from fastshard.dataset.iteration import T_co
 from fastshard.dataset.order.plan import Plan, check_seed, permutation_keys
 from fastshard.dataset.order.state import Identity
+from fastshard.dataset.sequence.base import BaseDataset, T
+from fastshard.dataset.sequence.iteration import T_co
 from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundError
 
 if TYPE_CHECKING:
     from fastshard.dataset.dataset import Dataset
-    from fastshard.dataset.images import ImageSample
+    from fastshard.dataset.sequence.images import ImageSample
     from fastshard.formats.sample import Sample
 
 __all__ = [

@@ -12,18 +12,7 @@ from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order, Stride
 from fastshard._util.hints import HintingType, is_missing
 from fastshard._util.options import check_option_names
-from fastshard.dataset.batch import Collation, Padding
-from fastshard.dataset.batch import collate as collate_samples
 from fastshard.dataset.display.text import Description
-from fastshard.dataset.iteration import (
-    BatchIterator,
-    ErrorHandler,
-    OnError,
-    SampleIterator,
-    T_co,
-    is_skippable,
-    make_error_handler,
-)
 from fastshard.dataset.order.plan import (
     Plan,
     Remainder,
@@ -44,9 +33,21 @@ from fastshard.dataset.order.state import (
     resume_plan,
     resume_worker,
 )
-from fastshard.dataset.order.worker import current_worker, guard_collation, guard_queue
-from fastshard.dataset.shardset import WINDOW
-from fastshard.dataset.torch_base import Dataset as TorchDataset
+from fastshard.dataset.order.worker import current_worker, guard_queue
+from fastshard.dataset.sequence.batch import Collation, Padding
+from fastshard.dataset.sequence.batch import collate as collate_samples
+from fastshard.dataset.sequence.iteration import (
+    WINDOW,
+    BatchIterator,
+    ErrorHandler,
+    OnError,
+    SampleIterator,
+    T_co,
+    is_skippable,
+    make_error_handler,
+)
+from fastshard.dataset.sequence.torch_base import Dataset as TorchDataset
+from fastshard.dataset.sequence.torch_collation import guard_collation
 from fastshard.errors import FastshardError, FieldNotFoundError, brief_error
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
 
-    from fastshard.dataset.loading import LoadedDataset
+    from fastshard.dataset.sequence.loading import LoadedDataset
     from fastshard.formats.layout import Allocate
     from fastshard.formats.sample import Sample
     from fastshard.loader.loader import Loader
@@ -862,7 +863,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         ('000000', (64, 4), array([0, 1, 2]))
         ('000064', (36, 4), array([4, 5, 6]))
         """
-        from fastshard.dataset.loading import DatasetEpoch
+        from fastshard.dataset.sequence.loading import DatasetEpoch
         from fastshard.loader.loader import Loader
         from fastshard.loader.options import LoaderOptions
 

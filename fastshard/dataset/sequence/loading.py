@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastshard.dataset.batch import Collation
-from fastshard.dataset.images import decode_rows
+from fastshard.dataset.sequence.batch import Collation
+from fastshard.dataset.sequence.images import decode_rows
 from fastshard.loader.epochs import FINISHED
 
 if TYPE_CHECKING:

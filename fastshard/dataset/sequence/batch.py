@@ -13,7 +13,7 @@ from fastshard._util.options import check_choice
 from fastshard._util.writing.dtypes import suggest_plain
 from fastshard.dataset.fields.alternatives import lacking
 from fastshard.dataset.fields.wrapped import WrappedSample
-from fastshard.dataset.images import ImageSample, common_shape
+from fastshard.dataset.sequence.images import ImageSample, common_shape
 from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.formats.decoders import (
     DECODERS,
@@ -346,7 +346,7 @@ class Collation:
 
         Examples
         --------
-        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.dataset.sequence.batch import Collation
         >>> from fastshard.loader.buffers import BufferPool, BufferSet
         >>> buffers = BufferSet(BufferPool(spare=2))
         >>> batch = Collation().on_buffers(buffers)([ds[7], ds[90]])
@@ -379,7 +379,7 @@ class Collation:
 
         Examples
         --------
-        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.dataset.sequence.batch import Collation
         >>> collate = Collation().requiring(lambda: frozenset({"mp3"}))
         >>> try:
         ...     collate([ds[7]])
@@ -427,7 +427,7 @@ class Collation:
 
         Examples
         --------
-        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.dataset.sequence.batch import Collation
         >>> Collation().check(sample)
         """
         if isinstance(sample, tuple):
@@ -670,7 +670,7 @@ class Collation:
 
         Examples
         --------
-        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.dataset.sequence.batch import Collation
         >>> Collation().collate_objects([3, 5], "number", {})
         [3, 5]
         """
@@ -708,7 +708,7 @@ class Collation:
 
         Examples
         --------
-        >>> from fastshard.dataset.batch import Collation
+        >>> from fastshard.dataset.sequence.batch import Collation
         >>> Collation().collate_values([3, 5], "cls", None)
         array([3, 5])
         """

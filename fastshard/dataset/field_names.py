@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.dataset.fields.alternatives import (
     FieldPicker,
@@ -13,7 +13,6 @@ from fastshard.dataset.fields.alternatives import (
     stored_names,
     visible_names,
 )
-from fastshard.dataset.order.selection import collect_mask, having_all
 from fastshard.errors import FieldNotFoundError
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class FieldNames(NamedTuple):
         """Return a mask of the shards' samples: those that have some fields."""
         shards = self.shards
         groups = [stored_names(split_name(field), self.choices) for field in fields]
-        return collect_mask(shards, lambda k: having_all(shards.samples(k), groups))
+        return _collect_mask(shards, lambda k: _having_all(shards.samples(k), groups))
 
     def require(self, fields: Iterable[str]) -> None:
         """Raise FieldNotFoundError if shards have samples, and all lack a field."""
@@ -122,3 +121,24 @@ class FieldNames(NamedTuple):
             mask = self.mask((field,))
             if len(mask) and not mask.any():
                 raise self._missing(split_name(field), self.all())
+
+
+def _collect_mask(
+    shards: ShardSet, mask_of: Callable[[int], NDArray[np.bool_]]
+) -> NDArray[np.bool_]:
+    """Return the mask of all samples, from one mask per shard."""
+    import numpy as np
+
+    masks = list(shards.map_shards(mask_of, "reading names"))
+    return np.concatenate([np.empty(0, bool), *masks])
+
+
+def _having_all(samples: Any, groups: Iterable[Iterable[str]]) -> NDArray[np.bool_]:
+    """Return the mask of a shard's samples that have a field of each group."""
+    import numpy as np
+
+    mask = np.ones(len(samples), bool)
+    for group in groups:
+        found = [np.frombuffer(samples.having((field,)), bool) for field in group]
+        mask &= np.logical_or.reduce(found)
+    return mask

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from fastshard._core.dataset.streams import CallGuard
-from fastshard.dataset.batch import Collation
+from fastshard.dataset.sequence.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 from fastshard.formats.decoders import is_data_error
 from fastshard.loader.recorder import InlineRecorder
 
 __all__ = [
+    "WINDOW",
     "BatchIterator",
     "ErrorHandler",
     "OnError",
@@ -19,6 +20,8 @@ __all__ = [
     "is_skippable",
     "make_error_handler",
 ]
+
+WINDOW = 32  # items prefetched ahead of an iteration
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Datasets as sequences: order, iteration, batches, images, loading."""
