@@ -51,6 +51,7 @@ SINGLE_SUBCLASS = {
     "ShardNotFoundError": "raised by itself",
     "RemoteNotFoundError": "raised by itself",
     "SampleNotFoundError": "raised by itself",
+    "ArrayKind": "arrays of plain dtypes; structured dtypes store their names, too",
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "PackedSamples": "compiled look-up; its subclass is a Sequence",
     "FieldMap": "compiled look-up; its subclass is public",
