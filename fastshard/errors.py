@@ -791,7 +791,7 @@ def is_transient(error: BaseException | None) -> bool:
 class RaggedError(FastshardError, ValueError):
     """Arrays of a field differ in shape or dtype and cannot be stacked.
 
-    ``ragged="list"`` or ``"pad"`` of `Dataset.batches` and `collate` takes them.
+    ``ragged="list"`` or ``"pad"`` takes them, in every way to read batches.
 
     Examples
     --------
@@ -804,8 +804,8 @@ class RaggedError(FastshardError, ValueError):
     >>> try:
     ...     ds.columns([0, 1], "npy")
     ... except fastshard.RaggedError:
-    ...     print([array.size for array in next(iter(ds.batches(2)))["npy"]])
-    [2, 3]
+    ...     print(next(ds.batches(2, ragged="pad", fill=-1))["npy"].tolist())
+    [[0, 1, -1], [0, 1, 2]]
     """
 
 

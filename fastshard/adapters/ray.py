@@ -145,7 +145,7 @@ def decode(batch: Any) -> dict[str, Any]:  # of Ray's types a dict of columns
     >>> decode({"__key__": ["a", "b"], "cls": [b"3", b"5"]})
     {'__key__': ['a', 'b'], 'cls': array([3, 5])}
     """
-    collation = Collation()
+    collation = Collation("list")
     values: dict[str, Any] = {}
     for field, column in batch.items():
         decoder = None if field == KEY else decoder_for(field)

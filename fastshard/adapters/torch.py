@@ -23,9 +23,10 @@ from fastshard.adapters.slots import ALIGNMENT, PeerSlot, Slot, Slots
 from fastshard.adapters.wrapper import LoaderWrapper
 from fastshard.dataset.order.worker import guard_queues, unsent_error
 from fastshard.dataset.sequence.base import BaseDataset
-from fastshard.dataset.sequence.batch import Collation, Padding, UnusableArrayError
+from fastshard.dataset.sequence.batch import Collation, UnusableArrayError
 from fastshard.dataset.sequence.iteration import OnError, make_error_handler
 from fastshard.errors import FastshardError
+from fastshard.formats.stacking.padding import Ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,16 +86,28 @@ def to_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 @overload
 def collate(
-    samples: None = None, *, ragged: Padding = "list", keys: bool = True
+    samples: None = None,
+    *,
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
+    keys: bool = True,
 ) -> TensorCollation: ...
 @overload
 def collate(
-    samples: Sequence[Any], *, ragged: Padding = "list", keys: bool = True
+    samples: Sequence[Any],
+    *,
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
+    keys: bool = True,
 ) -> Any: ...
 def collate(
     samples: Sequence[Any] | None = None,
     *,
-    ragged: Padding = "list",
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
     keys: bool = True,
 ) -> Any:
     """Collate samples into a batch of tensors: a ``collate_fn``.
@@ -110,9 +123,10 @@ def collate(
     samples : sequence, optional
         Raw samples, decoded ones (dicts), or values. Without them the result is a
         ``collate_fn`` with the other options: a `TensorCollation`.
-    ragged : {"list", "pad", "error"}
-        For arrays of different shapes: return a list of tensors; pad them with zeros;
-        or raise an error. As for `fastshard.collate`.
+    ragged : {"error", "list", "pad"}, default "error"
+    fill : scalar, or mapping of str to scalar, optional
+    lengths : bool, default True
+        As for `fastshard.collate`, of arrays and of tensors.
     keys : bool
         False: batches are without ``"__key__"``, for trainers that pass all fields of
         a batch to a model, or move them to a device.
@@ -126,7 +140,7 @@ def collate(
     Raises
     ------
     RaggedError
-        Samples are ragged, with ``"error"``.
+        Arrays or tensors differ in shape, or cannot be padded.
     FastshardError
         Samples have different fields, a field has a dtype that torch lacks, or a worker
         process gets no shared memory.
@@ -149,7 +163,7 @@ def collate(
     >>> list(next(iter(loader)))
     ['npy', 'cls']
     """
-    collation = TensorCollation(ragged, keys=keys)
+    collation = TensorCollation(ragged, keys=keys, fill=fill, lengths=lengths)
     return collation if samples is None else collation(samples)
 
 
@@ -158,11 +172,11 @@ class TensorCollation(Collation):
 
     Parameters
     ----------
-    ragged : {"list", "pad", "error"}
+    ragged : {"error", "list", "pad"}, default "error"
         As for `collate`.
     out : dict, optional
         Arrays by field that stacks are written to; as for `fastshard.collate`.
-    keys : bool
+    keys, fill, lengths
         As for `collate`.
 
     Examples

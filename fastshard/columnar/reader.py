@@ -26,6 +26,7 @@ from fastshard.dataset.paths.not_found import unmarked_error
 from fastshard.dataset.sequence.torch_base import Dataset as TorchDataset
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError
+from fastshard.formats.stacking.padding import Padding, Ragged
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
@@ -400,10 +401,10 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         ids: SampleKeys,
         fields: None = None,
         *,
-        ragged: Literal["error", "pad"] = "error",
-        fill: Any = None,
+        ragged: Literal["error"] = "error",
+        fill: None = None,
         missing: Any = "error",
-        lengths: Literal[False] = False,
+        lengths: bool = True,
     ) -> Arrays: ...
     @overload
     def columns(
@@ -411,20 +412,20 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error", "list", "pad"] = "error",
+        ragged: Ragged = "error",
         fill: Any = None,
         missing: Any = "error",
-        lengths: bool = False,
+        lengths: bool = True,
     ) -> dict[str, Any]: ...
     def columns(
         self,
         ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
-        ragged: Literal["error", "list", "pad"] = "error",
+        ragged: Ragged = "error",
         fill: Any = None,
         missing: Any = "error",
-        lengths: bool = False,
+        lengths: bool = True,
     ) -> dict[str, Any]:
         """Return fields of many samples, each field as one array.
 
@@ -436,32 +437,22 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             Fields to read, and metadata columns, those of
             `ShardedDatasetWriter.add_metadata_column`; by default all fields of the
             dataset, and no metadata column. A name of both is the field.
-        ragged : {"error", "list", "pad"}
-            For a field whose shape or dtype differs among the samples: raise
-            `RaggedError`; return a list of arrays, views of the shards; or pad the
-            arrays at the end of each axis to the largest length among the samples.
-            Padding needs equal dtypes and numbers of axes.
+        ragged : {"error", "list", "pad"}, default "error"
         fill : scalar, or mapping of str to scalar, optional
-            Value of the padding, for all fields or by field. It must be representable
-            in the field's dtype: NaN is not, among integers. By default NaN for floats
-            and complex numbers, NaT for dates and times, and 0, False, empty text for
-            the others, which have no such value.
+        lengths : bool, default True
+            As for `fastshard.collate`. Arrays of a list are views of the shards.
         missing : "error", scalar, or mapping of str to scalar
             For samples that lack a field, as those made before the field was: raise
             `FieldNotFoundError`, or fill their rows with a value, for all fields or by
-            field; None stands for the default of `fill`. For a metadata column it is
-            the value in place of NULL.
-        lengths : bool
-            With ``ragged="pad"``, return the arrays' true shapes too, to mask the
-            padding.
+            field; None among them stands for NaN, NaT, or zero in dtypes that have
+            neither. For a metadata column it is the value in place of NULL.
 
         Returns
         -------
         dict of str to ndarray [ids, *shape]
             Writable copies, in the order of `ids`. A metadata column of type INTEGER is
-            int64, one of REAL float64, any other a list of its values. With `lengths`
-            also ``"__lengths__"``: a dict, by field, of int64 [ids, axes], 0 for
-            samples that lack the field.
+            int64, one of REAL float64, any other a list of its values. With
+            ``ragged="pad"`` also ``"__lengths__"``, 0 for samples that lack a field.
 
         Raises
         ------
@@ -498,7 +489,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         ...     sample_id = writer.add_sample(arrays, metadata={"day": 3})
         >>> reader.refresh()
         >>> padded = reader.columns(
-        ...     [2, 3], "history", ragged="pad", fill=-1, lengths=True
+        ...     [2, 3], "history", ragged="pad", fill=-1
         ... )
         >>> padded["history"]
         array([[ 2,  2,  2,  2],
@@ -516,7 +507,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         lookup = self._current()
         if fields is not None and not isinstance(fields, str):
             fields = tuple(fields)
-        is_default = ragged == "error" and fill is None and not lengths
+        is_default = ragged == "error" and fill is None
         is_default = is_default and type(missing) is str and missing == "error"
         selection = lookup.selections.get(fields) if is_default else None
         if selection is None:
@@ -528,7 +519,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             selection = StackSelection(
                 lookup.metadata,
                 fields,
-                Stacking(ragged, fill, missing, lengths),
+                Stacking(Padding(ragged, fill, lengths), missing),
                 ("error",),
                 lookup.load,
             )
@@ -546,10 +537,10 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         batch_size: int | None = None,
         *,
         params: Params = (),
-        ragged: Literal["error", "list", "pad"] = "error",
+        ragged: Ragged = "error",
         fill: Any = None,
         missing: Any = None,
-        lengths: bool = False,
+        lengths: bool = True,
         timeout: float | None = TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
         """Iterate over samples in file order, prefetching their bytes.
@@ -569,18 +560,14 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             samples are not stacked.
         params : sequence or mapping
             Values for the placeholders of `where`.
-        ragged : {"error", "list", "pad"}
+        ragged, fill, lengths
             As for `columns`, for each batch: its arrays are padded to the largest among
             them.
-        fill : scalar, or mapping of str to scalar, optional
-            As for `columns`.
         missing : "error", "skip", scalar, or mapping of str to scalar, optional
             For samples that lack a field, as those made before the field was, or whose
             metadata column is NULL: raise `FieldNotFoundError`; leave the samples out;
             or fill with a value, as for `columns`. By default a batch with such a
             sample is an error, and a single sample has no such entry.
-        lengths : bool
-            As for `columns`, for each batch.
         timeout : float, optional
             Seconds that the query of `where` may take; None: no limit.
 
@@ -635,7 +622,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         {'__key__': 'sample_000000000003', 'forecast': array([1., 1.]), 'day': 2}
         """
         lookup = self._current()
-        stacking = Stacking(ragged, fill, missing, lengths)
+        stacking = Stacking(Padding(ragged, fill, lengths), missing)
         selection = StackSelection(
             lookup.metadata, fields, stacking, ("error", "skip"), lookup.load
         )

@@ -49,7 +49,7 @@ from fastshard.dataset.order.selection import (
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.sequence.base import BaseDataset, T
 from fastshard.dataset.sequence.batch import (
-    Ragged,
+    Collation,
     gather_samples,
     parse_field_types,
     read_column,
@@ -77,6 +77,7 @@ from fastshard.errors import (
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
+from fastshard.formats.stacking.padding import Ragged
 from fastshard.loader.times import current_times
 
 if TYPE_CHECKING:
@@ -595,6 +596,8 @@ class Dataset(BaseDataset[T_co]):
         fields: str | Sequence[str] | Mapping[str, Any],
         *,
         ragged: Ragged = "error",
+        fill: Any = None,
+        lengths: bool = True,
         threads: int | None = None,
     ) -> dict[str, Any]:
         """Return fields of many samples, each as one array.
@@ -608,16 +611,17 @@ class Dataset(BaseDataset[T_co]):
             stacked, or listed if they cannot be. Fields without a decoder are raw
             bytes. A mapping gives the dtype of raw values, or dtype and shape:
             ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
-        ragged : {"error", "list"}, default "error"
-            Handling of a field whose shape or dtype differs between samples: an error,
-            or a list of arrays without a copy.
+        ragged : {"error", "list", "pad"}, default "error"
+        fill : scalar, or mapping of str to scalar, optional
+        lengths : bool, default True
+            As for `fastshard.collate`. A list has arrays without a copy.
         threads : int, optional
             As for `Shard.read_into`.
 
         Returns
         -------
         dict of str to ndarray [positions, *shape]
-            Copies, owned by the caller.
+            Copies, owned by the caller. With ``ragged="pad"`` also ``"__lengths__"``.
 
         Raises
         ------
@@ -635,22 +639,25 @@ class Dataset(BaseDataset[T_co]):
         >>> columns["cls"]
         array([5, 0])
         """
-        if ragged not in ("error", "list"):
-            raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
+        collation = Collation(ragged, fill=fill, lengths=lengths)
         types = parse_field_types(fields)
         if not hasattr(positions, "__len__"):
             positions = list(positions)
         stacks = self._stack_columns(positions, types)
-        if len(stacks) == len(types):
+        if len(stacks) == len(types) and ragged != "pad":
             return stacks
         rest = tuple(field for field in types if field not in stacks)
         samples = self._load_samples(positions, rest)
-        return {
-            field: stacks[field]
+        shapes: dict[str, Any] = {}
+        found = {
+            field: collation._wrap(stacks[field], field, shapes)
             if field in stacks
-            else read_column(samples, field, given, ragged, threads, self._decoders)
+            else read_column(
+                samples, field, given, collation, shapes, threads, self._decoders
+            )
             for field, given in types.items()
         }
+        return collation.add_lengths(found, shapes)
 
     def _stack_columns(
         self, positions: Any, types: Mapping[str, tuple[Any, Any]]

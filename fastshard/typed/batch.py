@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 
-from fastshard._util.options import check_choice
-from fastshard.dataset.sequence.batch import Padding
-from fastshard.errors import RaggedError
+from fastshard.errors import FieldNotFoundError
+from fastshard.formats.stacking.padding import Padding, Ragged
 from fastshard.typed.fields import column_of
 from fastshard.typed.reading.sample_fields import array_of, field_names, value_of
 
@@ -15,10 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SampleBatch", "stack_values"]
+__all__ = ["SampleBatch"]
 
 T = TypeVar("T")
-MAX_SHAPES = 4  # in an error
 
 
 class FieldSource(Protocol):
@@ -56,13 +54,13 @@ class SampleBatch(Generic[T]):
     samples : sequence
         Of one type.
     ragged : {"error", "list", "pad"}, default "error"
-        For arrays of different shapes: raise `RaggedError`, return a list of them, or
-        pad them with zeros to the largest length of each axis.
+    fill : scalar, or mapping of str to scalar, optional
+        As for `fastshard.collate`; `lengths` has the true shapes.
 
     Raises
     ------
     ValueError
-        `ragged` is another value.
+        `ragged` is another value, or does not use `fill`.
 
     Examples
     --------
@@ -73,32 +71,35 @@ class SampleBatch(Generic[T]):
     (32, 'label 7')
     """
 
-    def __init__(self, samples: Sequence[T], *, ragged: Padding = "error") -> None:
-        check_choice("ragged", ragged, ("error", "list", "pad"))
+    def __init__(
+        self, samples: Sequence[T], *, ragged: Ragged = "error", fill: Any = None
+    ) -> None:
         self._samples: list[T] | None = list(samples)
         self._source: FieldSource | None = None
         self._type: Any = None
-        self._ragged: Padding = ragged
+        self._padding = Padding(ragged, fill).checked()
         self._columns: dict[str, Any] = {}
         self._lengths: dict[str, Any] = {}
 
     @classmethod
     def _of(
-        cls, kind: Any, ragged: Padding, samples: Sequence[Any]
+        cls, kind: Any, padding: Padding, samples: Sequence[Any]
     ) -> SampleBatch[Any]:
         """Return a batch of objects; `kind` is `object` if it is not known."""
-        batch: SampleBatch[Any] = cls(samples, ragged=ragged)
+        batch: SampleBatch[Any] = cls(samples, ragged=padding.ragged, fill=padding.fill)
         batch._type = None if kind is object else kind
         return batch
 
     @classmethod
-    def _read(cls, source: FieldSource, kind: Any, ragged: Padding) -> SampleBatch[Any]:
+    def _read(
+        cls, source: FieldSource, kind: Any, padding: Padding
+    ) -> SampleBatch[Any]:
         """Return a batch of stored samples, which are decoded when asked for."""
         batch: SampleBatch[Any] = object.__new__(cls)
         batch._samples = None
         batch._source = source
         batch._type = kind
-        batch._ragged = ragged
+        batch._padding = padding
         batch._columns = {}
         batch._lengths = {}
         return batch
@@ -177,15 +178,20 @@ class SampleBatch(Generic[T]):
         """Return a field that the samples have."""
         if name in self._columns:
             return self._columns[name]
+        for field in self._padding.filled_fields:
+            if not self._has(field):
+                raise FieldNotFoundError(field, f"fill=: {', '.join(self._names())}")
         found: Any = NotImplemented
         if self._source is not None and self._samples is None:
             found = self._source.column(name)
         if found is NotImplemented:
             found = self._values(name)
-        if type(found) is list:
-            found = stack_values(found, name, self._ragged, self._lengths)
-        elif self._ragged == "pad":
-            _record(self._lengths, name, [found.shape[1:]] * len(found))
+        if type(found) is list and _are_arrays(found):
+            shapes = [value.shape for value in found]
+            found = self._padding.stack(found, name)
+            self._padding.record(self._lengths, name, shapes)
+        elif type(found) is not list:
+            self._padding.record(self._lengths, name, [found.shape[1:]] * len(found))
         self._columns[name] = found
         return found
 
@@ -223,7 +229,7 @@ class SampleBatch(Generic[T]):
             found = self._source.array(name)
         if found is NotImplemented:
             values = [array_of(sample, name) for sample in self.samples]
-            found = stack_values(values, name, "error", {})
+            found = Padding().stack(values, name) if values else values
         stack: NDArray[Any] = found
         return stack
 
@@ -274,67 +280,19 @@ class SampleBatch(Generic[T]):
         return f"SampleBatch[{self._type_name()}]({len(self):,} samples)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._type, self.samples, self._ragged)
+        return _rebuild, (self._type, self.samples, *self._padding[:2])
 
 
-def _rebuild(kind: Any, samples: list[Any], ragged: Padding) -> SampleBatch[Any]:
-    batch: SampleBatch[Any] = SampleBatch(samples, ragged=ragged)
+def _rebuild(
+    kind: Any, samples: list[Any], ragged: Ragged, fill: Any = None
+) -> SampleBatch[Any]:
+    batch: SampleBatch[Any] = SampleBatch(samples, ragged=ragged, fill=fill)
     batch._type = kind
     return batch
 
 
-def stack_values(
-    values: list[Any], name: str, ragged: Padding, lengths: dict[str, Any]
-) -> Any:
-    """Return one field of samples: a stack of arrays, or the list.
-
-    Parameters
-    ----------
-    values : list
-    name : str
-        The field, for errors.
-    ragged : {"error", "list", "pad"}
-    lengths : dict
-        Receives the shapes of arrays that are padded.
-
-    Raises
-    ------
-    RaggedError
-        Arrays differ in dtype or shape.
-    """
+def _are_arrays(values: list[Any]) -> bool:
     import numpy as np
 
-    if not values or not all(isinstance(value, np.ndarray) for value in values):
-        return values
-    shapes = {value.shape for value in values}
-    has_one_kind = len({_kind_of(value.dtype) for value in values}) == 1
-    if ragged == "pad":
-        _record(lengths, name, [value.shape for value in values])
-    if len(shapes) == 1 and has_one_kind:
-        return np.stack(values)
-    if ragged == "list":
-        return values
-    can_pad = has_one_kind and len({len(shape) for shape in shapes}) == 1
-    if ragged == "error" or not can_pad:
-        found = sorted({f"{value.dtype} {value.shape}" for value in values})
-        raise RaggedError(
-            f"field {name!r} differs among samples: {', '.join(found[:MAX_SHAPES])}; "
-            'ragged="list" gives a list of arrays, ragged="pad" pads them with zeros'
-        )
-    largest = tuple(map(max, zip(*shapes, strict=True)))
-    dtype = np.result_type(*{value.dtype for value in values})
-    stack = np.zeros((len(values), *largest), dtype)
-    for row, value in zip(stack, values, strict=True):
-        row[tuple(map(slice, value.shape))] = value
-    return stack
-
-
-def _kind_of(dtype: Any) -> Any:
-    """Return what dtypes that stack without loss have in common."""
-    return dtype.kind if dtype.kind in "US" else dtype.newbyteorder("=")
-
-
-def _record(lengths: dict[str, Any], name: str, shapes: list[tuple[int, ...]]) -> None:
-    import numpy as np
-
-    lengths[name] = np.array(shapes, np.int64).reshape(len(shapes), -1)
+    kinds = set(map(type, values))
+    return bool(kinds) and all(issubclass(kind, np.ndarray) for kind in kinds)

@@ -23,7 +23,7 @@ from typing import (
     overload,
 )
 
-from fastshard._util.options import check_choice, check_names
+from fastshard._util.options import check_names
 from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_plan, describe_stage
@@ -32,7 +32,7 @@ from fastshard.dataset.order.plan import Plan, check_seed, compose, order_digest
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.order.worker import current_worker
 from fastshard.dataset.sequence.base import BaseDataset
-from fastshard.dataset.sequence.batch import Collation, Padding
+from fastshard.dataset.sequence.batch import Collation
 from fastshard.dataset.sequence.iteration import (
     WINDOW,
     BatchIterator,
@@ -46,6 +46,7 @@ from fastshard.errors import (
     SampleKeyError,
     SampleNotFoundError,
 )
+from fastshard.formats.stacking.padding import Padding, Ragged
 from fastshard.typed.batch import SampleBatch
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.lenses.dict_lens import is_dict_lens
@@ -655,14 +656,18 @@ class Dataset(BaseDataset[T]):
 
     @overload
     def ordered(
-        self, batch_size: None = None, *, ragged: Padding = "error"
+        self, batch_size: None = None, *, ragged: Ragged = "error", fill: Any = None
     ) -> Iteration[T]: ...
     @overload
     def ordered(
-        self, batch_size: int, *, ragged: Padding = "error"
+        self, batch_size: int, *, ragged: Ragged = "error", fill: Any = None
     ) -> Iteration[SampleBatch[T]]: ...
     def ordered(
-        self, batch_size: int | None = None, *, ragged: Padding = "error"
+        self,
+        batch_size: int | None = None,
+        *,
+        ragged: Ragged = "error",
+        fill: Any = None,
     ) -> Iteration[Any]:
         """Iterate over samples or batches in order.
 
@@ -671,6 +676,7 @@ class Dataset(BaseDataset[T]):
         batch_size : int, optional
             Samples of a batch; the last one may have fewer. By default single samples.
         ragged : {"error", "list", "pad"}, default "error"
+        fill : scalar, or mapping of str to scalar, optional
             As for `SampleBatch`.
 
         Returns
@@ -690,7 +696,7 @@ class Dataset(BaseDataset[T]):
         >>> [len(batch) for batch in ds.ordered(batch_size=40)]
         [40, 40, 20]
         """
-        return _iterate(lambda: self, batch_size, ragged)
+        return _iterate(lambda: self, batch_size, Padding(ragged, fill))
 
     @overload
     def shuffled(
@@ -701,7 +707,8 @@ class Dataset(BaseDataset[T]):
         *,
         seed: int | None = None,
         epoch: int = 0,
-        ragged: Padding = "error",
+        ragged: Ragged = "error",
+        fill: Any = None,
     ) -> Iteration[T]: ...
     @overload
     def shuffled(
@@ -712,7 +719,8 @@ class Dataset(BaseDataset[T]):
         batch_size: int,
         seed: int | None = None,
         epoch: int = 0,
-        ragged: Padding = "error",
+        ragged: Ragged = "error",
+        fill: Any = None,
     ) -> Iteration[SampleBatch[T]]: ...
     @overload
     def shuffled(
@@ -723,7 +731,8 @@ class Dataset(BaseDataset[T]):
         *,
         seed: int | None = None,
         epoch: int = 0,
-        ragged: Padding = "error",
+        ragged: Ragged = "error",
+        fill: Any = None,
     ) -> Iteration[SampleBatch[T]]: ...
     def shuffled(
         self,
@@ -733,7 +742,8 @@ class Dataset(BaseDataset[T]):
         *,
         seed: int | None = None,
         epoch: int = 0,
-        ragged: Padding = "error",
+        ragged: Ragged = "error",
+        fill: Any = None,
     ) -> Iteration[Any]:
         """Iterate over samples or batches in random order.
 
@@ -750,6 +760,7 @@ class Dataset(BaseDataset[T]):
             each iteration has another order.
         epoch : int, default 0
         ragged : {"error", "list", "pad"}, default "error"
+        fill : scalar, or mapping of str to scalar, optional
             As for `SampleBatch`.
 
         Returns
@@ -777,7 +788,7 @@ class Dataset(BaseDataset[T]):
         def shuffled() -> Dataset[T]:
             return self.shuffle(randbits(64) if seed is None else seed, epoch)
 
-        return _iterate(shuffled, batch_size, ragged)
+        return _iterate(shuffled, batch_size, Padding(ragged, fill))
 
     def _stored_reader(self) -> StoredReader | None:
         """Return how batches read fields from the shards; None: from the samples."""
@@ -811,7 +822,7 @@ class Dataset(BaseDataset[T]):
         return super()._loaded_parts(collate)
 
     def _sample_batches(
-        self, size: int, ragged: Padding
+        self, size: int, padding: Padding
     ) -> BatchIterator[SampleBatch[T]] | StoredBatchIterator:
         """Return the iterator over batches of this process's share."""
         part = self._worker_share(size, None)
@@ -820,10 +831,10 @@ class Dataset(BaseDataset[T]):
             return StoredBatchIterator(
                 part._packed._iterator(WINDOW, None),
                 size,
-                lambda samples: SampleBatch._read(read(samples), self._kind, ragged),
+                lambda samples: SampleBatch._read(read(samples), self._kind, padding),
             )
         samples = part._iterator(WINDOW, None)
-        make = partial(SampleBatch._of, self._kind, ragged)
+        make = partial(SampleBatch._of, self._kind, padding)
         count = len(part) if part._is_counted() else part.__len__
         return BatchIterator(samples, count, size, make, False, None)
 
@@ -1286,7 +1297,7 @@ class Dataset(BaseDataset[T]):
                 f"it has {', '.join(map(str, batch)) or 'none'}"
             )
         items = list(map(self._unpack, batch["msgpack"]))
-        return SampleBatch._of(self._kind, "error", items)
+        return SampleBatch._of(self._kind, Padding(), items)
 
     def _unpack(self, payload: Any) -> T:
         first = self._require_objects("wrap")
@@ -1737,16 +1748,16 @@ def _rebuild(kind: type[Dataset[Any]], state: dict[str, Any]) -> Dataset[Any]:
 
 
 def _iterate(
-    dataset: Callable[[], Dataset[Any]], batch_size: int | None, ragged: Padding
+    dataset: Callable[[], Dataset[Any]], batch_size: int | None, padding: Padding
 ) -> Iteration[Any]:
     """Return the iteration over the samples or batches of a dataset."""
-    check_choice("ragged", ragged, ("error", "list", "pad"))
+    padding.checked()
     if batch_size is None:
         return Iteration(lambda: dataset().iter())
     size = operator.index(batch_size)
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, got {size}")
-    return Iteration(lambda: dataset()._sample_batches(size, ragged))
+    return Iteration(lambda: dataset()._sample_batches(size, padding))
 
 
 def _type_argument(alias: Any) -> Any:

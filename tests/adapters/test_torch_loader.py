@@ -42,14 +42,14 @@ def as_lists(batch):
 
 def test_batches_are_those_of_the_dataset(ds):
     shuffled = ds.shuffle(7)
-    with loader(shuffled, SIZE) as tensors:
+    with loader(shuffled, SIZE, ragged="list") as tensors:
         assert len(tensors) == 13
         found = [as_lists(batch) for batch in tensors]
-    assert found == [as_lists(batch) for batch in shuffled.batches(SIZE)]
+    assert found == [as_lists(batch) for batch in shuffled.batches(SIZE, ragged="list")]
 
 
 def test_fields_are_tensors_that_may_be_written_to(ds):
-    with loader(ds, SIZE) as tensors:
+    with loader(ds, SIZE, ragged="list") as tensors:
         for batch in tensors:
             assert (batch["npy"].dtype, batch["cls"].dtype) == (
                 torch.float32,
@@ -84,18 +84,19 @@ KEPT = {
 
 @pytest.mark.parametrize("part", KEPT)
 def test_kept_tensors_are_not_written_over(ds, part):
-    with loader(ds, SIZE) as tensors:
+    with loader(ds, SIZE, ragged="list") as tensors:
         kept = [KEPT[part](batch["npy"]) for batch in tensors]
-    expected = [KEPT[part](torch.tensor(b["npy"])) for b in ds.batches(SIZE)]
+    batches = ds.batches(SIZE, ragged="list")
+    expected = [KEPT[part](torch.tensor(batch["npy"])) for batch in batches]
     assert [as_lists(x) for x in kept] == [as_lists(x) for x in expected]
 
 
 def test_epochs_follow_each_other(ds):
-    with loader(ds.shuffle(7), SIZE) as tensors:
+    with loader(ds.shuffle(7), SIZE, ragged="list") as tensors:
         for epoch in range(3):
             assert (tensors.epoch, len(tensors)) == (epoch, 13)
             found = [as_lists(batch) for batch in tensors]
-            batches = ds.shuffle(7, epoch).batches(SIZE)
+            batches = ds.shuffle(7, epoch).batches(SIZE, ragged="list")
             assert found == [as_lists(batch) for batch in batches]
         tensors.set_epoch(1)
         one, other = iter(tensors), iter(tensors)
@@ -109,7 +110,7 @@ def test_epochs_follow_each_other(ds):
 
 
 def test_tensors_are_sent_to_a_device(ds):
-    with loader(ds, SIZE, device="meta") as tensors:
+    with loader(ds, SIZE, device="meta", ragged="list") as tensors:
         batch = next(tensors)
     assert batch["npy"].device.type == batch["r.npy"][0].device.type == "meta"
     assert batch["txt"] == [f"text {i}" for i in range(SIZE)]
@@ -117,17 +118,20 @@ def test_tensors_are_sent_to_a_device(ds):
 
 def test_a_state_continues_as_that_of_batches(ds):
     shuffled = ds.shuffle(7)
-    with loader(shuffled, SIZE) as tensors:
+    with loader(shuffled, SIZE, ragged="list") as tensors:
         done = [next(tensors)["cls"].tolist() for _ in range(3)]
         state = json.loads(json.dumps(tensors.state_dict()))
-    rest = [batch["cls"].tolist() for batch in shuffled.batches(SIZE, state=state)]
-    with loader(shuffled, SIZE, state=state) as tensors:
+    rest = [
+        batch["cls"].tolist()
+        for batch in shuffled.batches(SIZE, state=state, ragged="list")
+    ]
+    with loader(shuffled, SIZE, state=state, ragged="list") as tensors:
         assert rest == [batch["cls"].tolist() for batch in tensors]
     assert sorted(i for batch in done + rest for i in batch) == list(range(COUNT))
 
 
 def test_statistics_count_batches(ds):
-    with loader(ds, SIZE) as tensors:
+    with loader(ds, SIZE, ragged="list") as tensors:
         for _ in tensors:
             pass
         assert (tensors.stats().batches, tensors.stats().samples) == (13, COUNT)
@@ -142,7 +146,7 @@ def test_a_replay_gives_tensors_of_the_ring(ds):
 
 
 def test_a_closed_loader_has_no_batches(ds):
-    tensors = loader(ds, SIZE)
+    tensors = loader(ds, SIZE, ragged="list")
     next(tensors)
     tensors.close()
     assert next(tensors, None) is None
@@ -228,11 +232,11 @@ def test_pinned_batches_are_on_the_storage_of_their_allocator(ds, monkeypatch):
     plain_empty = torch.empty
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", empty)
-    with loader(ds, SIZE, pin=True) as tensors:
+    with loader(ds, SIZE, pin=True, ragged="list") as tensors:
         batches = list(tensors)
     storages = {memory.untyped_storage()._cdata for memory in made}
     assert len(storages) == len(made) == 2 * len(batches)  # each batch has its own
-    for batch, expected in zip(batches, ds.batches(SIZE), strict=True):
+    for batch, expected in zip(batches, ds.batches(SIZE, ragged="list"), strict=True):
         assert as_lists(batch) == as_lists(expected)
         assert {batch[n].untyped_storage()._cdata for n in ("npy", "cls")} <= storages
 
@@ -240,7 +244,7 @@ def test_pinned_batches_are_on_the_storage_of_their_allocator(ds, monkeypatch):
 @with_cuda
 @pytest.mark.parametrize("pin", [False, True])
 def test_copies_on_a_device_are_whole(ds, pin):
-    with loader(ds, SIZE, pin=pin, device="cuda") as tensors:
+    with loader(ds, SIZE, pin=pin, device="cuda", ragged="list") as tensors:
         batches = list(tensors)
     for k, batch in enumerate(batches):
         assert batch["npy"].device.type == "cuda"
@@ -249,7 +253,7 @@ def test_copies_on_a_device_are_whole(ds, pin):
 
 @with_cuda
 def test_pinned_batches_are_in_pinned_memory(ds):
-    with loader(ds, SIZE, pin=True) as tensors:
+    with loader(ds, SIZE, pin=True, ragged="list") as tensors:
         assert all(batch["npy"].is_pinned() for batch in tensors)
 
 
@@ -257,7 +261,7 @@ def test_pinned_batches_are_in_pinned_memory(ds):
 @pytest.mark.parametrize("pin", [False, True])
 def test_copies_that_the_user_begins_are_whole(ds, pin):
     """A part of a pinned batch too: torch's allocator waits for the copy."""
-    with loader(ds, SIZE, pin=pin) as tensors:
+    with loader(ds, SIZE, pin=pin, ragged="list") as tensors:
         kept = [
             (batch["npy"].to("cuda", non_blocking=True), batch["npy"][2:].cuda())
             for batch in tensors

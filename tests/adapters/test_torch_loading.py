@@ -279,7 +279,7 @@ for array in (np.zeros(2, ">f4"), np.array(["a"]), np.zeros(2, "M8[s]")):
 (batch,) = ds[:4].batches(4, collate=ft.collate)
 assert batch["npy"].is_contiguous() and batch["npy"][3, 1, 2] == 3
 ragged = ds[:3].map(lambda s: {"x": np.arange(int(s.text("cls")))})
-(batch,) = ragged.batches(3, collate=ft.collate)
+(batch,) = ragged.batches(3, collate=ft.collate(ragged="list"))
 assert [x.tolist() for x in batch["x"]] == [[], [0], [0, 1]]
 (batch,) = ragged.batches(3, collate=ft.TensorCollation("pad"))
 assert batch["x"].tolist() == [[0, 0], [0, 0], [0, 1]]

@@ -74,7 +74,7 @@ def loaders(kind, workers):
         return DataLoader(data, batch_size=None, num_workers=workers)
     if kind in ("ragged", "tensors", "ragged_tensors"):
         data = ds.map(globals()["as_" + kind])
-        return DataLoader(data, collate_fn=ft.collate, **map_style)
+        return DataLoader(data, collate_fn=ft.collate(ragged="list"), **map_style)
     if kind == "pairs":
         data = DataLoader(ds.map(as_pair), collate_fn=ft.collate, **map_style)
         return map(from_pair, data)

@@ -172,13 +172,13 @@ def test_kinds_of_fields(made):
 
 def test_ragged_arrays(made):
     ds = made(*({"npy": np.arange(i + 1, dtype="u1")} for i in range(3)))
-    batch = fastshard.collate(list(ds))
+    batch = fastshard.collate(list(ds), ragged="list")
     assert [array.tolist() for array in batch["npy"]] == [[0], [0, 1], [0, 1, 2]]
     batch = fastshard.collate(list(ds), ragged="pad")
     assert batch["npy"].tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 2]]
     assert batch["__lengths__"]["npy"].tolist() == [[1], [2], [3]]
-    with pytest.raises(FastshardError, match=r"'npy' .*uint8 \(1,\), uint8 \(2,\)"):
-        fastshard.collate(list(ds), ragged="error")
+    with pytest.raises(FastshardError, match=r"'npy' .*uint8 \(2,\) .* uint8 \(1,\)"):
+        fastshard.collate(list(ds))
     with pytest.raises(ValueError, match="ragged"):
         fastshard.collate(list(ds), ragged="fill")
     out = {"npy": np.full((3, 3), 9, "u1")}
@@ -189,8 +189,8 @@ def test_ragged_arrays(made):
 def test_arrays_that_cannot_be_padded(made):
     for other in (np.arange(3, dtype="u2"), np.zeros((1, 2), "u1")):
         ds = made({"npy": np.arange(2, dtype="u1")}, {"npy": other})
-        assert len(fastshard.collate(list(ds))["npy"]) == 2
-        with pytest.raises(FastshardError, match="differs among samples"):
+        assert len(fastshard.collate(list(ds), ragged="list")["npy"]) == 2
+        with pytest.raises(FastshardError, match="their dtypes and axes differ"):
             fastshard.collate(list(ds), ragged="pad")
 
 

@@ -103,9 +103,9 @@ def test_images_of_different_sizes(make):
     path = make(image_of(0), image_of(1, size=(7, 3)))
     with fastshard.open(path) as ds:
         decoded = ds.decode("png")
-        (batch,) = decoded.batches(2)
+        (batch,) = decoded.batches(2, ragged="list")
         assert [array.shape for array in batch["png"]] == [(4, 5, 3), (3, 7, 3)]
-        with pytest.raises(RaggedError, match=r"\(3, 7, 3\), .*\(4, 5, 3\).*resize"):
+        with pytest.raises(RaggedError, match=r"\(3, 7, 3\) .*\(4, 5, 3\)"):
             next(decoded.batches(2, ragged="error"))
         (padded,) = decoded.batches(2, ragged="pad")
         assert padded["png"].shape == (2, 4, 7, 3)

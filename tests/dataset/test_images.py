@@ -247,7 +247,7 @@ def test_a_batch_is_decoded_into_out(ds):
 def test_pictures_of_several_sizes_are_ragged(uneven):
     with fastshard.open(uneven) as ds:
         images = ds.images()
-        batch = next(images.batches(2))
+        batch = next(images.batches(2, ragged="list"))
         assert [picture.shape for picture in batch["jpg"]] == [(30, 40, 3), (24, 20, 3)]
         padded = next(images.batches(2, ragged="pad"))
         assert padded["jpg"].shape == (2, 30, 40, 3)

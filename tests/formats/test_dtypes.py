@@ -283,7 +283,7 @@ def test_a_ragged_batch_names_the_field_of_a_dtype_that_torch_lacks():
     samples = [{"__key__": "a", "x": np.zeros(2, ">f4")}, {"__key__": "b", "x": 0}]
     samples[1]["x"] = np.zeros(3, ">f4")
     with pytest.raises(fastshard.FastshardError, match="float32") as caught:
-        ft.collate(samples)
+        ft.collate(samples, ragged="list")
     assert caught.value.__notes__ == ["field 'x'", "sample 'a'"]
 
 

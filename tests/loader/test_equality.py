@@ -239,10 +239,11 @@ def check_images(fields, images, order, threads, size):
     ds = image_dataset(fields, images, order)
     assert_same_batches(ds, size, threads=threads)
     assert_same_batches(ds.map(plain), size, threads=threads)
-    batches = ds.batches(size)
+    batches = ds.batches(size, ragged="list")
     next(batches)
     state = json.loads(json.dumps(batches.state_dict()))
-    rest = list(ds.loader(size, threads=threads, state=state))
+    options = {"ragged": "list", "state": state}
+    rest = list(ds.loader(size, threads=threads, **options))
     assert_same(rest, list(batches))
 
 

@@ -190,7 +190,7 @@ def test_batches_have_the_values_of_single_samples(mixed):
         for name in "be":
             assert batch[name] == [TYPES[name][1](i) for i in range(5, 30)]
         own = fastshard.open(mixed, decoders={"b": lambda view: len(view)})
-        (batch,) = own[5:30].batches(25)
+        (batch,) = own[5:30].batches(25, ragged="list")
         assert batch["b"].tolist() == [len(TYPES["b"][1](i)) for i in range(5, 30)]
 
 

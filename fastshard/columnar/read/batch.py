@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastshard.dataset.sequence.batch import Ragged
-from fastshard.errors import FastshardError, FieldNotFoundError, RaggedError
+from fastshard.errors import FastshardError, FieldNotFoundError
+from fastshard.formats.stacking.padding import MAX_AXES, Padding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
     from fastshard.formats.layout import Allocate
 
-__all__ = ["MAX_AXES", "scan_samples", "stack_columns", "stack_equal"]
+__all__ = ["LIST", "scan_samples", "stack_columns", "stack_equal"]
 
-MAX_AXES = 64  # of a NumPy array
 SAMPLES_PER_PREFETCH = 256  # by an iteration without batches
+LIST = Padding("list")
 
 
 def stack_columns(
     samples: ColumnSamples,
     order: array[int] | NDArray[np.int64],
     columns: list[Rows],
-    ragged: Ragged,
+    padding: Padding = LIST,
     *,
     is_resident: bool = False,
 ) -> dict[str, NDArray[Any] | list[NDArray[Any]]]:
-    """Return fields of samples, each as one array.
+    """Return fields of samples, each as one array, or as a list if it is ragged.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def stack_columns(
         Positions of the samples, all in range.
     columns : list of Rows
         Of the fields.
-    ragged : {"error", "list"}
-        For a field whose shape or dtype differs: raise RaggedError, or return a list.
+    padding : Padding
+        For a field whose shape or dtype differs.
     is_resident : bool
         Whether the bytes were just prefetched.
     """
@@ -56,7 +56,7 @@ def stack_columns(
             for rows in columns:
                 if stacks[rows.field] is None:
                     stacks[rows.field] = _stack(
-                        rows, order, samples, ragged, is_resident
+                        rows, order, samples, padding, is_resident
                     )
     except FieldNotFoundError as error:
         where = f"{error.where} of {samples.owner.path}"
@@ -68,10 +68,10 @@ def _stack(
     rows: Rows,
     order: array[int] | NDArray[np.int64],
     samples: ColumnSamples,
-    ragged: Ragged,
+    padding: Padding,
     is_resident: bool,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """Return one field; a list if it is ragged and `ragged` is "list"."""
+    """Return one field as `stack_columns` does."""
     import numpy as np
 
     from fastshard._core.columnar.batch import fill_rows, read_row_layout
@@ -82,14 +82,14 @@ def _stack(
     dtype, shape, fortran, header, size, tag = layout
     axes = shape[::-1] if fortran else shape
     if header is None or len(axes) >= MAX_AXES:
-        return _stack_arrays(rows, order, samples, ragged)
+        return _stack_arrays(rows, order, samples, padding)
     stack = np.empty((len(order), *axes), dtype)
     if stack.dtype != dtype:  # NumPy widens strings of length 0
-        return _stack_arrays(rows, order, samples, ragged)
+        return _stack_arrays(rows, order, samples, padding)
     to = _bytes_of(stack)
     if fill_rows(rows, order, to, header, size, tag, is_resident=is_resident) is None:
         return stack.transpose(0, *range(stack.ndim - 1, 0, -1)) if fortran else stack
-    return _stack_arrays(rows, order, samples, ragged)
+    return _stack_arrays(rows, order, samples, padding)
 
 
 def stack_equal(
@@ -170,32 +170,14 @@ def _stack_arrays(
     rows: Rows,
     order: array[int] | NDArray[np.int64],
     samples: ColumnSamples,
-    ragged: Ragged,
+    padding: Padding,
 ) -> NDArray[Any] | list[NDArray[Any]]:
     """Return a field whose headers differ, perhaps only in their spelling."""
-    import numpy as np
-
     positions = order.tolist()
     arrays = [samples.arrays(i, [rows])[rows.field] for i in positions]
-    first = arrays[0]
-    for i, array_ in zip(positions, arrays, strict=True):
-        if (array_.dtype, array_.shape) == (first.dtype, first.shape):
-            continue
-        if ragged == "list":
-            return arrays
-        raise RaggedError(
-            f"field {rows.field!r} of sample {samples.key_at(i)!r} is {array_.dtype} "
-            f"{array_.shape}, and of sample {samples.key_at(positions[0])!r} "
-            f'{first.dtype} {first.shape}; ragged="list" returns a list of arrays'
-        )
-    if first.ndim == MAX_AXES:
-        if ragged == "list":
-            return arrays
-        raise RaggedError(
-            f"field {rows.field!r} has {first.ndim} axes, and a stack would have more "
-            f'than NumPy allows; ragged="list" returns a list of arrays'
-        )
-    return np.stack(arrays)
+    return padding.stack(
+        arrays, rows.field, key_at=lambda k: samples.key_at(positions[k])
+    )
 
 
 def scan_samples(

@@ -190,9 +190,7 @@ class SeenArrays:
         largest = 0
         first = samples.arrays(int(order[0]), [rows])[rows.field]
         if first.nbytes <= MAX_STACKED:
-            stack = stack_columns(samples, order, [rows], "list", is_resident=True)[
-                rows.field
-            ]
+            stack = stack_columns(samples, order, [rows], is_resident=True)[rows.field]
             if not isinstance(stack, list):
                 # NumPy widens strings of length 0 in a stack.
                 self.add(first.dtype, stack.shape[1:])

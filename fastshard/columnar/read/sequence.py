@@ -106,7 +106,7 @@ class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
         samples = self._samples
         order = resolve_positions(positions, len(samples))
         try:
-            stacks = stack_columns(samples, order, samples.columns, "list")
+            stacks = stack_columns(samples, order, samples.columns)
         except FieldNotFoundError:  # a sample lacks a field
             return [samples.arrays(i, None, True) for i in order]
         items: list[Arrays] = [{} for _ in order]

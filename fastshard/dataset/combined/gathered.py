@@ -159,7 +159,7 @@ class WindowCollation(Collation):
     """
 
     def __init__(self, dataset: GatheredDataset[Any], inner: Collation) -> None:
-        super().__init__(inner.ragged, inner.out)
+        vars(self).update(vars(inner))
         self._dataset = dataset
         self._inner = inner
 

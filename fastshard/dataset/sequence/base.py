@@ -34,7 +34,7 @@ from fastshard.dataset.order.state import (
     resume_worker,
 )
 from fastshard.dataset.order.worker import current_worker, guard_queue
-from fastshard.dataset.sequence.batch import Collation, Padding
+from fastshard.dataset.sequence.batch import Collation
 from fastshard.dataset.sequence.batch import collate as collate_samples
 from fastshard.dataset.sequence.iteration import (
     WINDOW,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fastshard.dataset.sequence.loading import LoadedDataset
     from fastshard.formats.layout import Allocate
     from fastshard.formats.sample import Sample
+    from fastshard.formats.stacking.padding import Ragged
     from fastshard.loader.loader import Loader
     from fastshard.loader.options import LoaderOnError
 
@@ -669,7 +670,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         *,
         collate: None = None,
         drop_last: bool = False,
-        ragged: Padding = "list",
+        ragged: Ragged = "error",
+        fill: Any = None,
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
@@ -681,7 +683,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         *,
         collate: None = None,
         drop_last: bool = False,
-        ragged: Padding = "list",
+        ragged: Ragged = "error",
+        fill: Any = None,
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
@@ -693,7 +696,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         *,
         collate: Callable[[list[T_co]], Any] | None = None,
         drop_last: bool = False,
-        ragged: Padding = "list",
+        ragged: Ragged = "error",
+        fill: Any = None,
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
@@ -708,7 +712,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             Function from a list of samples to a batch; by default `fastshard.collate`.
         drop_last : bool, default False
             Drop a last batch of fewer samples.
-        ragged, out
+        ragged, fill, out
             Options of `fastshard.collate`. Arrays in `out` have `batch_size` rows, and
             each batch overwrites the previous one.
         state : Mapping, optional
@@ -746,10 +750,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         if index(batch_size) < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if collate is None or collate is collate_samples:
-            collate = Collation(ragged, out)
-        elif ragged != "list" or out is not None:
+            collate = Collation(ragged, out, fill=fill)
+        elif ragged != "error" or fill is not None or out is not None:
             raise ValueError(
-                "ragged and out are options of fastshard.collate, not of another "
+                "ragged, fill and out are options of fastshard.collate, not of another "
                 "collate function"
             )
         handler = make_error_handler(on_error, self._is_skippable)
@@ -784,7 +788,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         allocate: Allocate | None = None,
         collate: Callable[[list[Any]], LoadedBatch] | None = None,
         drop_last: bool = False,
-        ragged: Padding = "list",
+        ragged: Ragged = "error",
+        fill: Any = None,
         on_error: LoaderOnError = "raise",
         map: Callable[[Any], Any] | None = None,  # noqa: A002 - the method's name
         state: Mapping[str, Any] | None = None,
@@ -814,7 +819,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             default `fastshard.collate`.
         drop_last : bool, default False
             Drop a last batch of fewer samples.
-        ragged : {"list", "pad", "error"}, default "list"
+        ragged : {"error", "list", "pad"}, default "error"
+        fill : scalar, or mapping of str to scalar, optional
             As for `fastshard.collate`.
         on_error : {"raise", "skip", "mask"}, default "raise"
             Handling of a batch with samples that cannot be read. ``"raise"``: raise the
@@ -873,11 +879,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         function: Callable[[list[Any]], Any]
         function = collate_samples if collate is None else collate
         if function is collate_samples:
-            function = Collation(ragged)
-        elif ragged != "list":
+            function = Collation(ragged, fill=fill)
+        elif ragged != "error" or fill is not None:
             raise ValueError(
-                "ragged is an option of fastshard.collate, not of another collate "
-                "function"
+                "ragged and fill are options of fastshard.collate, not of another "
+                "collate function"
             )
         if on_error != "raise" and map is None and isinstance(function, Collation):
             function = function.requiring(self._usual_fields)

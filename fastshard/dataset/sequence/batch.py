@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
-from fastshard._util.options import check_choice
 from fastshard._util.writing.dtypes import suggest_plain
 from fastshard.dataset.fields.alternatives import lacking
 from fastshard.dataset.fields.wrapped import WrappedSample
 from fastshard.dataset.sequence.images import ImageSample, common_shape
-from fastshard.errors import FastshardError, FormatError, RaggedError
+from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.decoders import (
     DECODERS,
     Decoder,
@@ -24,6 +24,8 @@ from fastshard.formats.decoders import (
 )
 from fastshard.formats.layout import NPY, VALUE, FieldLayout
 from fastshard.formats.sample import CopiedSample, Sample
+from fastshard.formats.stacking.fill_values import refuse_fill
+from fastshard.formats.stacking.padding import LENGTHS, Padding, Ragged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,11 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS",
-    "LENGTHS",
     "Collation",
-    "Padding",
-    "Ragged",
-    "UnequalError",
     "UnusableArrayError",
     "collate",
     "gather_samples",
@@ -50,17 +48,14 @@ __all__ = [
     "wrap_field",
 ]
 
-Ragged = Literal["error", "list"]
-Padding = Literal["list", "pad", "error"]
 FieldTypes = dict[str, tuple[Any, Any]]  # field: dtype and shape
 Lengths = dict[str, Any]  # field: true shapes, int64 [samples, axes]
 Allocator = Callable[[tuple[int, ...], Any], "NDArray[Any]"]
 
 RAW = FieldLayout("raw", "u1")
-KEYS, LENGTHS = "__key__", "__lengths__"
+KEYS = "__key__"
 DECODED = {DECODERS[name] for name in ("txt", "json", "cls", "npy", "npz")}
 MAX_POSITION = 1 << 62  # no limit here: `gather` checks positions against each shard
-MAX_SHAPES = 4  # in an error
 HAVE_FIELDS = Sample, Mapping
 NOT_COMPILED = CopiedSample, WrappedSample  # samples without members of their own
 
@@ -121,32 +116,14 @@ def wrap_field(wrap: Callable[[Any], Any], value: Any, field: str) -> Any:
         raise
 
 
-class UnequalError(Exception):
-    """A field differs in dtype or shape among samples.
-
-    Attributes
-    ----------
-    position : int
-        The first sample that differs.
-    expected, found : str
-        The dtype and shape of the first sample, and of this one.
-    """
-
-    def __init__(self, position: int, expected: str, found: str) -> None:
-        super().__init__(position, expected, found)
-        self.position = position
-        self.expected = expected
-        self.found = found
-
-
 def stack_field(
     samples: list[Sample],
     field: str,
     layout: FieldLayout,
     allocate: Allocator | None = None,
     threads: int | None = None,
-) -> NDArray[Any]:
-    """Return one field of samples as one array.
+) -> NDArray[Any] | None:
+    """Return one field of samples as one array; None: their arrays differ.
 
     Parameters
     ----------
@@ -156,11 +133,6 @@ def stack_field(
         ``allocate(shape, dtype)`` returns the array to fill.
     threads : int, optional
         As for `Shard.read_into`.
-
-    Raises
-    ------
-    UnequalError
-        The field differs in dtype or shape among the samples.
     """
     import numpy as np
 
@@ -173,7 +145,7 @@ def stack_field(
         shards, members, layout.dtype, layout.shape, layout.kind == "array"
     )
     if odd is not None:
-        raise UnequalError(odd[0], f"{dtype} {shape}", odd[1])
+        return None
     out = None if allocate is None else allocate((len(members), *shape), dtype)
     is_direct = out is not None and out.flags.c_contiguous and not fortran
     stored = shape[::-1] if fortran else shape  # the axes in the order of the bytes
@@ -201,25 +173,13 @@ def _find_members(samples: list[Any], field: str) -> tuple[list[Shard], Any]:
     return [shard for shard, _ in places], members
 
 
-def _check_equal(arrays: Iterable[NDArray[Any]]) -> None:
-    """Raise UnequalError if arrays differ in dtype or shape."""
-    expected = None
-    for i, array in enumerate(arrays):
-        found = _describe(array)
-        expected = expected or found
-        if found != expected:
-            raise UnequalError(i, expected, found)
-
-
-def _describe(array: NDArray[Any]) -> str:
-    return f"{array.dtype} {array.shape}"
-
-
 @overload
 def collate(
     samples: None = None,
     *,
-    ragged: Padding = "list",
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
     out: dict[str, Any] | None = None,
     keys: bool = True,
 ) -> Collation: ...
@@ -227,7 +187,9 @@ def collate(
 def collate(
     samples: Sequence[Sample | Mapping[str, Any]],
     *,
-    ragged: Padding = "list",
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
     out: dict[str, Any] | None = None,
     keys: bool = True,
 ) -> dict[str, Any]: ...
@@ -235,14 +197,18 @@ def collate(
 def collate(
     samples: Sequence[Any],
     *,
-    ragged: Padding = "list",
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
     out: dict[str, Any] | None = None,
     keys: bool = True,
 ) -> Any: ...
 def collate(
     samples: Sequence[Any] | None = None,
     *,
-    ragged: Padding = "list",
+    ragged: Ragged = "error",
+    fill: Any = None,
+    lengths: bool = True,
     out: dict[str, Any] | None = None,
     keys: bool = True,
 ) -> Any:
@@ -253,9 +219,17 @@ def collate(
     samples : sequence, optional
         Raw samples, decoded ones (dicts), typed ones, or values. Without them the
         result is a function of samples, with the other options.
-    ragged : {"list", "pad", "error"}, default "list"
-        For arrays of different shapes: return a list of them; pad them with zeros to
-        the largest length of each axis; or raise an error.
+    ragged : {"error", "list", "pad"}, default "error"
+        For a field whose arrays differ in shape: raise `RaggedError`; return a list of
+        them; or pad them, at the end of each axis, to the largest length among the
+        samples. Padding needs equal dtypes and numbers of axes.
+    fill : scalar, or mapping of str to scalar, optional
+        Value of the padding, for all fields or by field. The field's dtype must be able
+        to hold it: an integer cannot be NaN. By default 0, False and empty text, and
+        NaT for dates and times.
+    lengths : bool, default True
+        With ``"pad"``: add ``"__lengths__"`` to a dict, by field of arrays their true
+        shapes, int64 [samples, axes], to mask the padding.
     out : dict, optional
         Arrays by field, ``[at least samples, *shape]``, that stacks are written to
         and are views of. A missing array is allocated and added, for the next batch
@@ -274,18 +248,19 @@ def collate(
         npz gives a dict of stacks. Of typed samples: the fields, arrays stacked, all
         other values in lists. Dicts give a dict, tuples a tuple, values that
         cannot be stacked a list. Pillow images, as of ``ds.decode("jpg")``, become
-        uint8 arrays, ``[height, width, channels]``, palettes in RGB or RGBA. With
-        ``"pad"`` a dict has ``"__lengths__"``: by field of arrays their true shapes,
-        int64 [samples, axes].
+        uint8 arrays, ``[height, width, channels]``, palettes in RGB or RGBA.
 
     Raises
     ------
     RaggedError
-        Samples are ragged, with ``"error"``.
+        Arrays differ in shape, or cannot be padded (a `ValueError`).
+    FieldNotFoundError
+        `fill` names a field that the samples lack.
     FastshardError
         Samples have different fields, or a field named ``"__key__"``.
     ValueError
-        There are no samples, or an array in `out` does not fit.
+        There are no samples, an array in `out` does not fit, or a dtype cannot hold
+        `fill`.
 
     Examples
     --------
@@ -301,8 +276,16 @@ def collate(
     >>> plain = fastshard.collate(keys=False)
     >>> list(next(ds.select_fields("npy", "cls").batches(8, collate=plain)))
     ['npy', 'cls']
+
+    Arrays of different lengths:
+
+    >>> words = [{"word": np.arange(n)} for n in (2, 3)]
+    >>> batch = fastshard.collate(words, ragged="pad", fill=-1)
+    >>> batch["word"], batch["__lengths__"]["word"].tolist()
+    (array([[ 0,  1, -1],
+           [ 0,  1,  2]]), [[2], [3]])
     """
-    collation = Collation(ragged, out, keys=keys)
+    collation = Collation(ragged, out, keys=keys, fill=fill, lengths=lengths)
     return collation if samples is None else collation(samples)
 
 
@@ -320,13 +303,14 @@ class Collation:
 
     def __init__(
         self,
-        ragged: Padding = "list",
+        ragged: Ragged = "error",
         out: dict[str, Any] | None = None,
         *,
         keys: bool = True,
+        fill: Any = None,
+        lengths: bool = True,
     ) -> None:
-        check_choice("ragged", ragged, ("list", "pad", "error"))
-        self.ragged = ragged
+        self.padding = Padding(ragged, fill, lengths).checked()
         self.out = out
         self.keys = keys
         self._added: dict[str, Any] = {}  # arrays in `out` that are not the caller's
@@ -482,8 +466,19 @@ class Collation:
             return self.collate_values(samples, prefix, None)
         if not self.keys and not prefix.endswith("/"):  # not of the arrays of an npz
             batch.pop(KEYS, None)
-        if self.ragged == "pad":
-            batch[LENGTHS] = lengths
+        return self.add_lengths(batch, lengths, is_whole=not prefix)
+
+    def add_lengths(
+        self, batch: dict[str, Any], lengths: Lengths, *, is_whole: bool = True
+    ) -> dict[str, Any]:
+        """Add the true shapes to a batch, or to a part of one."""
+        if self.padding.ragged == "pad":
+            if is_whole:
+                parts = [value for value in batch.values() if isinstance(value, dict)]
+                inner = set(chain.from_iterable(parts)) - {LENGTHS}
+                self.padding.check_fields([*batch, *sorted(inner)])
+            if self.padding.has_lengths:
+                batch[LENGTHS] = lengths
         return batch
 
     def _collate_images(
@@ -513,7 +508,9 @@ class Collation:
             pictures = [sample[field] for sample in samples]
             if self.buffers is not None:  # some may be on memory of the field
                 self.buffers.renew(prefix + field)
-            return self.collate_values(pictures, prefix + field, lengths)
+            return self.collate_values(
+                pictures, prefix + field, lengths, _keys_of(samples)
+            )
         stack = self._output(prefix + field, (len(samples), *shape), "u1")
         for sample, row in zip(samples, stack, strict=True):
             sample.read_into(field, row)
@@ -555,6 +552,7 @@ class Collation:
         if left_out:
             fields = [field for field in fields if field not in left_out]
         layouts = {field: first.layout_of(field) for field in fields}
+        key_at = _keys_of(samples)
         arrays = tuple(field for field in fields if layouts[field] != VALUE)
         stacks = first._stack_fields(
             samples, arrays, lambda field, *given: self._output(prefix + field, *given)
@@ -570,7 +568,9 @@ class Collation:
             layout = layouts[field]
             if field in lists:
                 values = load_images(lists[field], samples, field)
-                batch[field] = self.collate_values(values, prefix + field, lengths)
+                batch[field] = self.collate_values(
+                    values, prefix + field, lengths, key_at
+                )
                 continue
             if field in stacks:
                 batch[field] = self._wrap(stacks[field], prefix + field, lengths)
@@ -585,7 +585,9 @@ class Collation:
                 batch[field] = self._collate(values, f"{prefix}{field}/")
             else:
                 values = load_images(values, samples, field)
-                batch[field] = self.collate_values(values, prefix + field, lengths)
+                batch[field] = self.collate_values(
+                    values, prefix + field, lengths, key_at
+                )
         return batch
 
     def _collate_arrays(
@@ -595,20 +597,19 @@ class Collation:
         layout: FieldLayout,
         prefix: str,
         lengths: Lengths,
+        threads: int | None = None,
     ) -> Any:
         """Collate a field of arrays, straight from the shards if they are equal."""
         allocate = partial(self._output, prefix + field)
-        try:
-            stack = stack_field(samples, field, layout, allocate)
-        except UnequalError:
-            arrays = [sample.array(field) for sample in samples]
-            return self.collate_values(arrays, prefix + field, lengths)
-        return self._wrap(stack, prefix + field, lengths)
+        stack = stack_field(samples, field, layout, allocate, threads)
+        if stack is not None:
+            return self._wrap(stack, prefix + field, lengths)
+        arrays = [sample.array(field, layout.dtype, layout.shape) for sample in samples]
+        return self._join(arrays, prefix + field, lengths, _keys_of(samples))
 
     def _wrap(self, stack: NDArray[Any], field: str, lengths: Lengths) -> Any:
         """Return the batch's value for a stack; record the shapes of its arrays."""
-        if self.ragged == "pad":
-            _record_lengths(field, [stack.shape[1:]] * len(stack), lengths)
+        self.padding.record(lengths, _name_of(field), [stack.shape[1:]] * len(stack))
         return wrap_field(self.wrap_stack, stack, field)
 
     def _collate_mappings(
@@ -677,11 +678,15 @@ class Collation:
         import numpy as np
 
         if all(isinstance(value, np.ndarray) for value in values):
-            return self._stack_or_pad(values, field, lengths)
+            return self._join(values, field, lengths)
         return values
 
     def collate_values(
-        self, values: list[Any], field: str, lengths: Lengths | None
+        self,
+        values: list[Any],
+        field: str,
+        lengths: Lengths | None,
+        key_at: Callable[[int], str] | None = None,
     ) -> Any:
         """Collate the values of one field, or the results of a mapped dataset.
 
@@ -694,6 +699,8 @@ class Collation:
         lengths : dict or None
             Receives the true shapes of padded arrays; None if the batch cannot hold
             them, so that padding is an error.
+        key_at : callable, optional
+            ``key_at(k)`` is the key of the sample of value `k`, for errors.
 
         Returns
         -------
@@ -723,7 +730,7 @@ class Collation:
         first = values[0]
         if all(issubclass(kind, np.ndarray | np.generic) for kind in kinds):
             arrays = [np.asarray(value) for value in values]
-            return self._stack_or_pad(arrays, field, lengths)
+            return self._join(arrays, field, lengths, key_at)
         if kinds <= {int, float} or kinds == {bool}:
             numbers = np.array(values)
             if _is_exact(numbers, values):
@@ -742,44 +749,58 @@ class Collation:
                 is_named = hasattr(first, "_fields")
                 return type(first)(*parts) if is_named else tuple(parts)
         elif hasattr(first, "__torch_function__") and len(kinds) == 1:
-            return self.wrap_tensors(values)
+            return self._join_tensors(values, field, lengths, key_at)
         return values
 
-    def _stack_or_pad(
-        self, arrays: list[Any], field: str, lengths: Lengths | None
+    def _join(
+        self,
+        arrays: list[Any],
+        field: str,
+        lengths: Lengths | None,
+        key_at: Callable[[int], str] | None = None,
     ) -> Any:
-        """Stack arrays; list, pad or refuse ragged ones, by `self.ragged`."""
-        import numpy as np
-
-        first = arrays[0]
-        shapes = {array.shape for array in arrays}
-        has_one_dtype = len({array.dtype for array in arrays}) == 1
-        if has_one_dtype and len(shapes) == 1:
-            stack = self._output(field, (len(arrays), *first.shape), first.dtype)
-            np.stack(arrays, out=stack)
-            if self.ragged == "pad" and lengths is not None:
-                _record_lengths(field, [first.shape] * len(arrays), lengths)
-            return wrap_field(self.wrap_stack, stack, field)
-        if self.ragged == "list":
+        """Stack arrays; list, pad or refuse ragged ones, by `self.padding`."""
+        name = _name_of(field)
+        found = self.padding.stack(
+            arrays, field, partial(self._output, field), key_at, name
+        )
+        if found is arrays:
             return wrap_field(self.wrap_ragged, arrays, field)
-        can_pad = has_one_dtype and len({len(shape) for shape in shapes}) == 1
-        if self.ragged == "error" or not can_pad:
-            found = sorted(set(map(_describe, arrays)))
-            raise RaggedError(
-                f"field {field!r} differs among samples: "
-                f"{', '.join(found[:MAX_SHAPES])}; make the arrays equal in map, "
-                "for instance resize images"
-            )
-        if lengths is None:
+        self._record(name, [array.shape for array in arrays], lengths)
+        return wrap_field(self.wrap_stack, found, field)
+
+    def _join_tensors(
+        self,
+        tensors: list[Any],
+        field: str,
+        lengths: Lengths | None,
+        key_at: Callable[[int], str] | None,
+    ) -> Any:
+        """Stack tensors of torch as `_join` stacks arrays."""
+        padding, name = self.padding, _name_of(field)
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        if len(set(shapes)) > 1 and padding.ragged != "list":
+            shape = padding.padded_shape(tensors, field, key_at)
+            stack = tensors[0].new_zeros((len(tensors), *shape))
+            if (value := padding.value_of(name)) is not None:
+                stack[...] = _tensor_fill(value, tensors[0], name)
+            for row, tensor in zip(stack, tensors, strict=True):
+                row[tuple(map(slice, tensor.shape))] = tensor
+            tensors = list(stack)
+        self._record(name, shapes, lengths)
+        return self.wrap_tensors(tensors)
+
+    def _record(
+        self, name: str, shapes: list[tuple[int, ...]], lengths: Lengths | None
+    ) -> None:
+        """Record the true shapes of a field's arrays."""
+        if lengths is not None:
+            self.padding.record(lengths, name, shapes)
+        elif self.padding.has_lengths and len(set(shapes)) > 1:
             raise FastshardError(
-                "padding needs named fields, for their lengths: map samples to dicts"
+                "padding needs named fields, for their lengths: map samples to dicts, "
+                "or pass lengths=False"
             )
-        true = _record_lengths(field, [array.shape for array in arrays], lengths)
-        stack = self._output(field, (len(arrays), *true.max(0).tolist()), first.dtype)
-        stack[...] = np.zeros((), first.dtype)
-        for row, array in zip(stack, arrays, strict=True):
-            row[tuple(map(slice, array.shape))] = array
-        return wrap_field(self.wrap_stack, stack, field)
 
     def _output(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return memory for a stack, from `buffers` or `out` if given."""
@@ -793,7 +814,7 @@ class Collation:
         found = self.out.get(field)
         if found is None:
             found = self._add(field, shape, dtype)
-        if self.ragged == "pad" and found.ndim == len(shape):
+        if self.padding.ragged == "pad" and found.ndim == len(shape):
             if found.dtype != dtype or any(map(int.__gt__, shape, found.shape)):
                 found = self._add(field, tuple(map(max, shape, found.shape)), dtype)
             return found[tuple(map(slice, shape))]
@@ -806,7 +827,7 @@ class Collation:
                 return self._add(field, shape, dtype)
             raise ValueError(
                 f"out[{field!r}] must have room for {dtype} {shape}, "
-                f"got {_describe(found)}"
+                f"got {found.dtype} {found.shape}"
             )
         return found[: shape[0]]
 
@@ -817,23 +838,38 @@ class Collation:
         return found
 
 
-def _record_lengths(
-    field: str, shapes: list[tuple[int, ...]], lengths: Lengths
-) -> NDArray[Any]:
-    """Add a field's true shapes to `lengths` and return them, [samples, axes]."""
-    import numpy as np
+def _tensor_fill(value: Any, like: Any, name: str) -> Any:
+    """Return a fill as a tensor without axes; an error if its dtype cannot hold it."""
+    try:
+        fill = like.new_full((), value)
+        if bool(fill == value) or bool(fill != fill and value != value):  # NaN
+            return fill
+    except (RuntimeError, TypeError):
+        pass
+    raise refuse_fill(value, like.dtype, name, "fill")
 
-    true = np.array(shapes, np.int64).reshape(len(shapes), -1)
-    if true.shape[1]:  # numbers have no axes
-        lengths[field.rpartition("/")[2]] = true
-    return true
+
+def _name_of(field: str) -> str:
+    """Return the name of a field, of an array in an npz too, in its batch."""
+    return field.rpartition("/")[2]
+
+
+def _keys_of(samples: Sequence[Any]) -> Callable[[int], str]:
+    """Return the function from a place in a batch to its sample's key, for errors."""
+
+    def key_at(k: int) -> str:
+        key: str = samples[k].key
+        return key
+
+    return key_at
 
 
 def read_column(
     samples: list[Sample],
     field: str,
     given: tuple[Any, Any],
-    ragged: Ragged,
+    collation: Collation,
+    lengths: Lengths,
     threads: int | None,
     decoders: Mapping[str, Decoder] | None = None,
 ) -> Any:
@@ -847,11 +883,13 @@ def read_column(
     ----------
     given : (dtype, shape)
         dtype and shape of the raw value, each None if not given.
+    lengths : dict
+        Receives the true shapes of padded arrays.
     """
     dtype, shape = given
     if samples and isinstance(samples[0], ImageSample):
         if field in samples[0].images and dtype is None:
-            return _read_images(samples, field, ragged)
+            return collation._stack_images(samples, field, "", lengths)
         samples = [getattr(sample, "stored", sample) for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:
@@ -862,35 +900,17 @@ def read_column(
             decoder = decoder_for(field, decoders)
         is_custom = not _is_built_in(decoder)
         if decoder is decode_integer or is_custom:
-            return _read_decoded(samples, field, ragged, is_custom)
+            return _read_decoded(samples, field, collation, lengths, is_custom)
         layout = NPY if decoder is DECODERS["npy"] else RAW
-    try:
-        return stack_field(samples, field, layout, None, threads)
-    except UnequalError as error:
-        if ragged == "list":
-            return [
-                sample.array(field, layout.dtype, layout.shape) for sample in samples
-            ]
-        raise _ragged_column(samples, field, error) from None
-
-
-def _read_images(samples: list[Any], field: str, ragged: Ragged) -> Any:
-    """Decode one field of samples with images; stack it if sizes are equal."""
-    if common_shape(samples, field) is None and ragged == "error":
-        _check_column(samples, field, [sample[field] for sample in samples])
-    return Collation()._stack_images(samples, field, "", {})
-
-
-def _check_column(samples: list[Any], field: str, arrays: Iterable[Any]) -> None:
-    """Raise RaggedError if arrays of samples differ."""
-    try:
-        _check_equal(arrays)
-    except UnequalError as error:
-        raise _ragged_column(samples, field, error) from None
+    return collation._collate_arrays(samples, field, layout, "", lengths, threads)
 
 
 def _read_decoded(
-    samples: list[Sample], field: str, ragged: Ragged, is_custom: bool
+    samples: list[Sample],
+    field: str,
+    collation: Collation,
+    lengths: Lengths,
+    is_custom: bool,
 ) -> Any:
     """Decode one field of samples; stack the values if possible, as a batch does."""
     import numpy as np
@@ -899,19 +919,7 @@ def _read_decoded(
         return np.empty(0, object if is_custom else np.int64)
     values = [sample._decode_field(field) for sample in samples]
     values = load_images(values, samples, field)
-    if ragged == "error" and isinstance(values[0], np.ndarray):
-        _check_column(samples, field, map(np.asarray, values))
-    return Collation("list").collate_values(values, field, None)
-
-
-def _ragged_column(
-    samples: list[Sample], field: str, error: UnequalError
-) -> RaggedError:
-    return RaggedError(
-        f"expected {error.expected} for field {field!r}, as in sample "
-        f"{samples[0].key!r}, got {error.found} in sample "
-        f'{samples[error.position].key!r}; ragged="list" gives a list of arrays'
-    )
+    return collation.collate_values(values, field, lengths, _keys_of(samples))
 
 
 def is_typed(sample: object) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._core.dataset.streams import CallGuard
-from fastshard.dataset.sequence.batch import LENGTHS, Collation
+from fastshard.dataset.sequence.batch import Collation
 from fastshard.dataset.sequence.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError, FormatError
 from fastshard.typed.dict_sample import DictSample
@@ -163,11 +163,11 @@ class StoredCollation(Collation):
     ----------
     reader : StoredReader
     options : Collation
-        Whose `ragged` and `out` hold.
+        Whose options hold.
     """
 
     def __init__(self, reader: StoredReader, options: Collation) -> None:
-        super().__init__(options.ragged, options.out)
+        vars(self).update(vars(options))
         self._reader = reader
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
@@ -176,9 +176,7 @@ class StoredCollation(Collation):
         batch: dict[str, Any] = {}
         for name in self._reader.fields:
             batch[name] = self._collate_column(source.column(name), name, lengths)
-        if self.ragged == "pad":
-            batch[LENGTHS] = lengths
-        return batch
+        return self.add_lengths(batch, lengths)
 
     def _collate_column(self, found: Any, name: str, lengths: dict[str, Any]) -> Any:
         if type(found) is list:

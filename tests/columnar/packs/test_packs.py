@@ -181,7 +181,7 @@ def test_batches_of_other_layouts(tmp_path):
             chosen = range(start, start + 2)
             batch = fastshard.collate([ds[i] for i in chosen])
             assert np.array_equal(batch["a"], [samples[i]["a"] for i in chosen])
-        batch = fastshard.collate([ds[i] for i in (3, 4)])
+        batch = fastshard.collate([ds[i] for i in (3, 4)], ragged="list")
         assert [len(array) for array in batch["a"]] == [5, 3]
         padded = fastshard.collate([ds[i] for i in (3, 4)], ragged="pad")
         assert padded["__lengths__"]["a"].tolist() == [[5], [3]]

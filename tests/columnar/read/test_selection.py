@@ -70,7 +70,7 @@ def test_samples_that_match_in_row_order(reader, low):
     for position, (i, sample) in enumerate(zip(wanted, ds, strict=True)):
         assert (sample.position, sample.metadata) == (position, {"hour": i % 24})
         np.testing.assert_array_equal(sample["x"], np.full(i % 7 + 1, i, "f4"))
-    batches = ds.select_fields("x").shuffle(seed=1).batches(8)
+    batches = ds.select_fields("x").shuffle(seed=1).batches(8, ragged="list")
     assert sum(len(batch["__key__"]) for batch in batches) == len(wanted)
 
 
@@ -197,7 +197,7 @@ def test_options_of_the_reader(root, tmp_path):
 
 def test_loaders(reader):
     ds = reader.dataset(f"{HOUR} >= 5", fields="x").shuffle(seed=4)
-    with ds.loader(8, threads=2) as loader:
+    with ds.loader(8, threads=2, ragged="list") as loader:
         batches = [batch["__key__"] for batch in loader]
     assert [key for batch in batches for key in batch] == keys_of(ds)
 

@@ -188,7 +188,7 @@ def test_columns_are_stacked(ds):
 
 def test_ragged_columns(ds):
     with pytest.raises(
-        FastshardError, match=r"int64 \(1,\).*len\.npy.*'01'.*\(2,\).*'02'"
+        FastshardError, match=r"'len\.npy' is int64 \(2,\) .*'02' .*\(1,\) .*'01'"
     ):
         ds.columns([1, 2], "len.npy")
     found = ds.columns([1, 2], ["len.npy", "vec.npy"], ragged="list")
@@ -198,8 +198,15 @@ def test_ragged_columns(ds):
         ds.columns([1, 2], "txt")
     texts = ds.columns([1, 2], "txt", ragged="list")["txt"]
     assert [bytes(text) for text in texts] == [b"t", b"tt"]
+    padded = ds.columns([1, 2], ["txt", "vec.npy"], ragged="pad")
+    assert padded["txt"].tolist() == [[ord("t"), 0], [ord("t")] * 2]
+    lengths = padded["__lengths__"]
+    assert [lengths[name].tolist() for name in ("txt", "vec.npy")] == [
+        [[1], [2]],
+        [[3, 5]] * 2,
+    ]
     with pytest.raises(ValueError, match="ragged"):
-        ds.columns([1], "txt", ragged="pad")
+        ds.columns([1], "txt", ragged="fill")
     assert ds.columns([0, 4], "len.npy")["len.npy"].shape == (2, 0)
 
 

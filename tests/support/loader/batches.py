@@ -35,6 +35,8 @@ def assert_same_batches(
 
     All are kept and compared again at the end: none is written over.
     """
+    if "collate" not in both:
+        both.setdefault("ragged", "list")
     kept: list[tuple[Any, Any]] = []
     end = object()
     with ds.loader(size, threads=threads, ahead=ahead, **both) as loader:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.options import near_fields
-from fastshard.columnar.layout.fill_values import cast_fill
 from fastshard.columnar.layout.metadata_columns import (
     MetadataColumn,
     read_metadata_columns,
@@ -16,6 +15,7 @@ from fastshard.columnar.layout.schema import quote_name
 from fastshard.columnar.read.query import query, rows_sql, select
 from fastshard.columnar.read.stacks.stacking import HOW_TO_GO_ON, Stacking
 from fastshard.errors import FastshardError, FieldNotFoundError
+from fastshard.formats.stacking.fill_values import cast_fill
 
 if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples

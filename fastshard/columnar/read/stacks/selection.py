@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.read.stacks.metadata import ColumnValues, MetadataTable
 from fastshard.columnar.read.stacks.stacking import (
-    LENGTHS,
     Stacking,
     fill_array,
     stack_fields,
 )
 from fastshard.errors import FieldNotFoundError
+from fastshard.formats.stacking.padding import LENGTHS
 
 if TYPE_CHECKING:
     import numpy as np

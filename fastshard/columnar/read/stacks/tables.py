@@ -116,7 +116,7 @@ class TableBuilder:
 
         has = np.frombuffer(self._samples.having((rows.field,)), bool)[self._order]
         order = self._order if has.all() else self._order[has]
-        return stack_columns(self._samples, order, [rows], "list")[rows.field], has
+        return stack_columns(self._samples, order, [rows])[rows.field], has
 
 
 def _import(name: str, call: str) -> Any:

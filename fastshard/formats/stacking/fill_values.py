@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["cast_fill", "default_fill"]
+__all__ = ["cast_fill", "default_fill", "refuse_fill"]
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
@@ -73,11 +73,16 @@ def cast_fill(value: Any, dtype: np.dtype[Any], field: str, option: str) -> Any:
     except (ValueError, TypeError, OverflowError):
         cast = None
     if cast is None or cast.ndim:
-        raise ValueError(
-            f"{option}={value!r:.80} cannot be stored in field {field!r} of {dtype}: "
-            f"pass another, or one for each field, as {option}={{{field!r}: ...}}"
-        )
+        raise refuse_fill(value, dtype, field, option)
     return cast
+
+
+def refuse_fill(value: Any, dtype: Any, field: str, option: str) -> ValueError:
+    """Return the error of a value that a dtype cannot represent."""
+    return ValueError(
+        f"{option}={value!r:.80} cannot be stored in field {field!r} of {dtype}: "
+        f"pass another, or one for each field, as {option}={{{field!r}: ...}}"
+    )
 
 
 def _is_represented(given: NDArray[Any], cast: NDArray[Any]) -> bool:

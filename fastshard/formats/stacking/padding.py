@@ -1,0 +1,244 @@
+"""Arrays of different shapes: refused, listed or padded by one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from fastshard._util.options import check_choice
+from fastshard.errors import FastshardError, FieldNotFoundError, RaggedError
+from fastshard.formats.stacking.fill_values import cast_fill
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["LENGTHS", "MAX_AXES", "Padding", "Ragged"]
+
+Ragged = Literal["error", "list", "pad"]
+
+LENGTHS = "__lengths__"
+MAX_AXES = 64  # of a NumPy array
+MAX_GROWTH = 64  # of the largest array of a field by padding
+FREE_BYTES = 64 << 20  # of a padded array, whatever it grew from
+LIST_THEM = 'ragged="list" returns a list of the arrays'
+
+
+class Padding(NamedTuple):
+    """Handling of a field's arrays that differ in shape; see `fastshard.collate`.
+
+    Attributes
+    ----------
+    ragged : {"error", "list", "pad"}
+    fill : object
+        Value of the padding, or values by field; None: zero, NaT of dates and times.
+    lengths : bool
+        With ``"pad"``, return the true shapes too.
+    """
+
+    ragged: Ragged = "error"
+    fill: Any = None
+    lengths: bool = True
+
+    def checked(self) -> Self:
+        """Return the options if they are valid.
+
+        Raises
+        ------
+        ValueError
+            `ragged` is another value, or does not use `fill`.
+        """
+        check_choice("ragged", self.ragged, ("error", "list", "pad"))
+        if self.fill is not None and self.ragged != "pad":
+            raise ValueError(
+                f'fill={self.fill!r:.80} is for ragged="pad", not "{self.ragged}"'
+            )
+        return self
+
+    def check_fields(self, fields: Collection[str]) -> None:
+        """Check the options against the names of the fields.
+
+        Raises
+        ------
+        FieldNotFoundError
+            `fill` names another field.
+        FastshardError
+            A field is named as the lengths are.
+        """
+        for field in self.filled_fields:
+            if field not in fields:
+                raise FieldNotFoundError(field, f"fill=: {', '.join(fields)}")
+        if self.has_lengths and LENGTHS in fields:
+            raise FastshardError(
+                f"the field {LENGTHS!r} collides with the lengths: name other fields, "
+                "or pass lengths=False"
+            )
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether batches have the true shapes of arrays."""
+        return self.lengths and self.ragged == "pad"
+
+    @property
+    def filled_fields(self) -> Iterable[str]:
+        """The fields that `fill` names."""
+        return self.fill if isinstance(self.fill, Mapping) else ()
+
+    def stack(
+        self,
+        arrays: Sequence[NDArray[Any]],
+        field: str,
+        allocate: Callable[[tuple[int, ...], Any], Any] | None = None,
+        key_at: Callable[[int], str] | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Return arrays as one array, padded if necessary, or as they are.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            At least one.
+        field : str
+            For errors.
+        allocate : callable, optional
+            ``allocate(shape, dtype)`` returns the array to fill.
+        key_at : callable, optional
+            ``key_at(k)`` is the key of the sample of array `k`, for errors.
+        name : str, optional
+            The field's name in `fill`; by default `field`.
+
+        Returns
+        -------
+        ndarray [arrays, *shape], or `arrays`
+            The arrays themselves if they differ, with ``ragged="list"``. Those of
+            either byte order, and texts of any length, have one dtype.
+
+        Raises
+        ------
+        RaggedError
+            The arrays differ, or cannot be padded.
+        ValueError
+            The dtype cannot represent the fill.
+        """
+        import numpy as np
+
+        dtype = _common_dtype(arrays)
+        shape = arrays[0].shape
+        is_equal = all(array.shape == shape for array in arrays)
+        is_stacked = is_equal and dtype is not None and len(shape) < MAX_AXES
+        if self.ragged == "list" and not is_stacked:
+            return arrays
+        if not is_stacked:
+            shape = self.padded_shape(arrays, field, key_at)
+        stack = (allocate or np.empty)((len(arrays), *shape), dtype)
+        if is_stacked:
+            return np.stack(arrays, out=stack)
+        stack[...] = self._fill_of(field if name is None else name, dtype)
+        for row, array in zip(stack, arrays, strict=True):
+            if len(shape) == 1:
+                row[: len(array)] = array
+            else:
+                row[tuple(map(slice, array.shape))] = array
+        return stack
+
+    def padded_shape(
+        self,
+        arrays: Sequence[Any],
+        field: str,
+        key_at: Callable[[int], str] | None = None,
+    ) -> tuple[int, ...]:
+        """Return the shape to which arrays, or tensors, are padded.
+
+        Raises
+        ------
+        RaggedError
+            They are not to be padded, or cannot be.
+        """
+        first = arrays[0]
+        if first.ndim >= MAX_AXES:
+            raise RaggedError(
+                f"field {field!r} has {first.ndim} axes, and a stack would have more "
+                f"than NumPy allows; {LIST_THEM}"
+            )
+        is_padded = self.ragged == "pad"
+        kind = _kind_of(first.dtype)
+        for k, array in enumerate(arrays):
+            is_like = len if is_padded else tuple  # of the shapes
+            if is_like(array.shape) != is_like(first.shape) or (
+                array.dtype is not first.dtype and _kind_of(array.dtype) != kind
+            ):
+                raise _ragged_error(arrays, k, field, key_at)
+        shapes = [array.shape for array in arrays]
+        shape = tuple(map(max, zip(*shapes, strict=True)))
+        nbytes = first.itemsize
+        for length in shape:
+            nbytes *= length
+        largest = max(array.nbytes for array in arrays)
+        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * largest:
+            raise RaggedError(
+                f"field {field!r} padded to {shape} would take {nbytes:,} bytes a "
+                f"sample; {LIST_THEM}"
+            )
+        return shape
+
+    def value_of(self, name: str) -> Any:
+        """Return the value of a field's padding; None: that of its dtype."""
+        return self.fill.get(name) if isinstance(self.fill, Mapping) else self.fill
+
+    def _fill_of(self, name: str, dtype: np.dtype[Any]) -> Any:
+        """Return the fill of a field as an array without axes."""
+        import numpy as np
+
+        value = self.value_of(name)
+        if value is None and dtype.kind not in "mMO":
+            return np.zeros((), dtype)
+        return cast_fill(value, dtype, name, "fill")
+
+    def record(
+        self, lengths: dict[str, Any], name: str, shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Add a field's true shapes, int64 [arrays, axes], if they are asked for."""
+        import numpy as np
+
+        if self.has_lengths and shapes and shapes[0]:  # numbers have no axes
+            lengths[name] = np.array(shapes, np.int64)
+
+
+def _common_dtype(arrays: Sequence[NDArray[Any]]) -> Any:
+    """Return the dtype of a stack of arrays; None: they differ."""
+    import numpy as np
+
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1:
+        return arrays[0].dtype
+    if len(set(map(_kind_of, dtypes))) > 1:
+        return None
+    return np.result_type(*dtypes)
+
+
+def _kind_of(dtype: Any) -> Any:
+    """Return the common part of dtypes, also of tensors, that stack without loss."""
+    kind = getattr(dtype, "kind", None)
+    if kind is None:
+        return dtype
+    return kind if kind in "US" else dtype.newbyteorder("=")
+
+
+def _ragged_error(
+    arrays: Sequence[Any],
+    k: int,
+    field: str,
+    key_at: Callable[[int], str] | None,
+) -> RaggedError:
+    """Return the error of array `k`, which differs from the first one."""
+    texts = [
+        f"{arrays[at].dtype} {tuple(arrays[at].shape)} in sample "
+        + (f"{at} of the batch" if key_at is None else repr(key_at(at)))
+        for at in (k, 0)
+    ]
+    one, other = arrays[0], arrays[k]
+    can_pad = one.ndim == other.ndim and _kind_of(one.dtype) == _kind_of(other.dtype)
+    advice = 'ragged="pad" pads them' if can_pad else "their dtypes and axes differ"
+    return RaggedError(
+        f"field {field!r} is {' and '.join(texts)}: {advice}, {LIST_THEM}"
+    )
