@@ -75,6 +75,13 @@ def parse_value(data: Buffer | str, path: str, at: int = 0) -> Any:
         The data are not JSON in UTF-8, are nested too deep for the interpreter, or have
         a number of too many digits.
     """
+    try:  # without a search for white space around the value
+        text = data if isinstance(data, str) else str(data, "utf-8")
+        value, end = scan_json(text, 0)
+        if end == len(text):
+            return value
+    except (ValueError, RecursionError, StopIteration):
+        pass
     text = data if isinstance(data, str) else _decode(data, path, at)
     return _parse(LENIENT, text, path, at)
 
