@@ -35,24 +35,13 @@ def parse_json(
     depth: int | None = MAX_DEPTH,
     surrogates: bool = False,
 ) -> Any:
-    """Parse a document.
+    """Parse a document in UTF-8, which a byte order mark may precede.
 
-    Parameters
-    ----------
-    path, at
-        File or URL, and the byte of it that is the first, for errors.
-    limit
-        Largest size in bytes; of a `str` in characters.
-    depth
-        Most lists and objects inside each other. None: as `parse_value`.
-    surrogates
-        Accept halves of surrogate pairs, as names of files have that are not UTF-8.
-
-    Raises
-    ------
-    FormatError
-        The data are not JSON in UTF-8 (a byte order mark may precede it), exceed a
-        limit, or have a number that is not finite or has too many digits.
+    Its first byte is byte `at` of `path`, a file or a URL. FormatError: it has more
+    bytes (or characters of a `str`) than `limit`, lists and objects deeper than `depth`
+    (None: than the interpreter allows), a number that is not finite or has too many
+    digits, or half a surrogate pair without `surrogates`, which names of files have
+    that are not UTF-8.
     """
     text = data if isinstance(data, str) else _decode(data, path, at, limit)
     if len(text) > limit:
@@ -67,14 +56,14 @@ def parse_json(
 
 
 def parse_value(data: Buffer | str, path: str, at: int = 0) -> Any:
-    """Parse a value as `json.loads` does, to any depth that the interpreter allows.
-
-    Raises
-    ------
-    FormatError
-        The data are not JSON in UTF-8, are nested too deep for the interpreter, or have
-        a number of too many digits.
-    """
+    """Parse a value as `json.loads` does; what that refuses is a FormatError."""
+    try:  # without a search for white space around the value
+        text = data if isinstance(data, str) else str(data, "utf-8")
+        value, end = scan_json(text, 0)
+        if end == len(text):
+            return value
+    except (ValueError, RecursionError, StopIteration):
+        pass
     text = data if isinstance(data, str) else _decode(data, path, at)
     return _parse(LENIENT, text, path, at)
 

@@ -23,7 +23,7 @@ from weakref import WeakSet, finalize
 
 from fastshard._core.io.prefetch import Counters
 from fastshard._core.loader.lease import MemoryLease
-from fastshard._util.processes.forks import at_fork
+from fastshard._util.processes.forks import at_fork, list_members
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -295,19 +295,10 @@ def _receive(key: Key, duplicate: Any, size: int, is_reused: bool) -> PeerSlot:
 
 def _before_fork() -> None:
     """Stop reuse of slots in use: the arrays of a forked child are not counted."""
-    for lease in _snapshot(_leases):
+    for lease in list_members(_leases):
         lease.is_lost = True
-    for slot in _snapshot(_own):
+    for slot in list_members(_own):
         slot.is_lost = slot.is_lost or not slot.is_free
-
-
-def _snapshot(things: WeakSet[Any]) -> list[Any]:
-    """Return the members of a set that other threads change."""
-    while True:
-        try:
-            return list(things)
-        except RuntimeError:  # another thread added one meanwhile
-            continue
 
 
 at_fork(before=_before_fork)

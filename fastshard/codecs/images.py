@@ -28,17 +28,7 @@ RARE_READERS = ("JPEG2000", "AVIF", "ICO")  # some builds of Pillow lack them
 
 
 def open_image(file: IO[bytes], *, rare: bool = False) -> ImageFile:
-    """Open an image, which reads its pixels at first use.
-
-    Raises
-    ------
-    ImportError
-        Pillow is not installed.
-    PIL.UnidentifiedImageError
-        It is not of `READERS`, nor, with `rare`, of `RARE_READERS`.
-    Exception
-        What Pillow raises for damaged images.
-    """
+    """Open an image, which reads its pixels at first use, by one of `READERS`."""
     from PIL import Image, UnidentifiedImageError
 
     try:

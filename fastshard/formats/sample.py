@@ -19,7 +19,7 @@ from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, brief_error, key_collision
 from fastshard.formats.codec import FieldCodec
 from fastshard.formats.decoders import Decoder, decode_field, decode_json, own_decoder
-from fastshard.formats.layout import VALUE, Allocate, FieldLayout
+from fastshard.formats.layout import VALUE, FieldLayout
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -299,20 +299,6 @@ class Sample(SampleBase):
         (True, False)
         """
         return self.layout_of(field) != VALUE
-
-    @property
-    def _lists_unstacked(self) -> bool:
-        return self.codec.lists_unstacked
-
-    def _stack_fields(
-        self, samples: list[Any], fields: tuple[str, ...], allocate: Allocate
-    ) -> dict[str, NDArray[Any]]:
-        return self.codec.stack_fields(samples, fields, allocate)
-
-    def _decode_columns(
-        self, samples: list[Any], fields: tuple[str, ...]
-    ) -> dict[str, list[Any]]:
-        return self.codec.decode_columns(samples, fields)
 
     def _is_stored(self, field: str) -> bool:
         """Return whether a field that the sample has is bytes in a shard."""

@@ -46,14 +46,9 @@ def kept_limit(*, spared: bool = False) -> int:
 
 
 def open_regular(path: str, flags: int, mode: int = 0o600) -> int:
-    """Open a regular file; return its descriptor.
+    """Open a file that is no link, pipe or directory; return its descriptor.
 
-    By default a new file is private: its bytes may have needed credentials.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is a link, a pipe or a directory.
+    A new file is private by default: its bytes may have needed credentials.
     """
     fd = os.open(path, flags | SAFELY, mode)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -12,17 +12,11 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-__all__ = ["ForkAware", "LockOwner", "at_fork"]
+__all__ = ["ForkAware", "LockOwner", "at_fork", "list_members"]
 
 
 class LockOwner:
-    """Owner of a lock that is free in a forked child.
-
-    Attributes
-    ----------
-    lock : threading.Lock
-        Or what `new_lock` returns; another object in the child.
-    """
+    """Owner of a `lock` that is free in a forked child, where it is another object."""
 
     _new_lock: Callable[[], Any] = staticmethod(threading.Lock)
 
@@ -83,18 +77,18 @@ _aware: WeakSet[ForkAware] = WeakSet()
 
 
 def _prepare() -> None:
-    for each in _members(_aware):
+    for each in list_members(_aware):
         each.before_fork()
 
 
 def _reset() -> None:
-    for owner in _members(_owners):  # first: what is reset takes locks
+    for owner in list_members(_owners):  # first: what is reset takes locks
         owner.renew_lock()
-    for each in _members(_aware):
+    for each in list_members(_aware):
         each.reset_after_fork()
 
 
-def _members(registry: WeakSet[Any]) -> list[Any]:
+def list_members(registry: WeakSet[Any]) -> list[Any]:
     """Return the members of a set that other threads change."""
     while True:
         try:

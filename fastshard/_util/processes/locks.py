@@ -117,26 +117,10 @@ def is_at(fd: int, path: str) -> bool:
 def open_locked(
     path: str, may_wait: Callable[[int], bool] | None = None, mode: int = 0o666
 ) -> tuple[int, bool | None] | None:
-    """Open a file, or create it, and lock it.
+    """Open a file, or create it, and lock it; return its descriptor, and as `try_lock`.
 
-    Parameters
-    ----------
-    may_wait : callable, optional
-        ``may_wait(fd)`` is called while the lock is held elsewhere: it pauses, and
-        returns whether to try again. By default nothing is waited for.
-    mode : int
-        Of a new file, less the umask.
-
-    Returns
-    -------
-    tuple or None
-        Its descriptor, and whether the lock was acquired, as of `try_lock`. None: the
-        file was renamed or removed before it was locked.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened, or is a link, a pipe or a directory.
+    While another holds the lock, ``may_wait(fd)`` pauses, and returns whether to try
+    again. None: the file was renamed or removed before it was locked.
     """
     fd = open_regular(path, os.O_RDWR | os.O_CREAT, mode)
     keep = False

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
@@ -554,16 +554,16 @@ class Collation:
         layouts = {field: first.layout_of(field) for field in fields}
         key_at = _keys_of(samples)
         arrays = tuple(field for field in fields if layouts[field] != VALUE)
-        stacks = first._stack_fields(
+        stacks = first.codec.stack_fields(
             samples, arrays, lambda field, *given: self._output(prefix + field, *given)
         )
         rest = tuple(
             field
             for field in fields
             if layouts[field] == VALUE
-            or (first._lists_unstacked and field not in stacks)
+            or (first.codec.lists_unstacked and field not in stacks)
         )
-        lists = first._decode_columns(samples, rest)
+        lists = first.codec.decode_columns(samples, rest)
         for field in fields:
             layout = layouts[field]
             if field in lists:
@@ -889,7 +889,8 @@ def read_column(
     dtype, shape = given
     if samples and isinstance(samples[0], ImageSample):
         if field in samples[0].images and dtype is None:
-            return collation._stack_images(samples, field, "", lengths)
+            images = cast("list[ImageSample]", samples)
+            return collation._stack_images(images, field, "", lengths)
         samples = [getattr(sample, "stored", sample) for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:
