@@ -37,7 +37,7 @@ class FieldCodec:
     lists_unstacked : bool
         Whether `decode_columns` reads the arrays that `stack_fields` has not stacked.
     text_decoder : callable
-        Decoder of `Sample.text`.
+        Decoder of the text of fields.
     decode_row : callable or None
         ``decode_row(sample, fields)`` is the result of `decode` of a copied sample;
         None: the fields are decoded one by one.
@@ -110,12 +110,9 @@ class FieldCodec:
         """Return values of fields that the format decodes by rows, by name."""
         return {}
 
-    def copy_state(self, sample: Any) -> tuple[Any, ...]:
-        """Return a function that makes the copy, and its arguments behind the position.
-
-        None instead of the function: `CopiedSample` itself.
-        """
-        return None, {field: bytes(sample.view(field)) for field in sample}
+    def reduce(self, sample: Any) -> tuple[Any, ...] | None:
+        """Return function and arguments of a pickle; None: a plain `CopiedSample`."""
+        return None
 
     def copied_item(self, sample: Any, field: str) -> Any:
         """Return ``sample[field]`` of a copied sample."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
-from fastshard._core.dataset.shard import (
-    GroupedSamples,
-    SampleBase,
-    add_notes,
-)
+from fastshard._core.dataset.shard import GroupedSamples, SampleBase, add_notes
 from fastshard._core.io.source import RemoteSource
 from fastshard._util.options import near_fields
 from fastshard._util.terminal import join_names
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, brief_error, key_collision
 from fastshard.formats.codec import FieldCodec
-from fastshard.formats.decoders import Decoder, decode_field, decode_json, own_decoder
+from fastshard.formats.decoders import (
+    Decoder,
+    decode_field,
+    decode_json,
+    decode_text,
+    own_decoder,
+)
 from fastshard.formats.layout import VALUE, FieldLayout
 
 if TYPE_CHECKING:
@@ -77,8 +79,6 @@ class Sample(SampleBase):
     __slots__ = ()
 
     codec: FieldCodec = FIELDS
-    # Compiled decoder of several fields together, a method; None: one by one.
-    _decode_row: Callable[[tuple[str, ...]], dict[str, Any]] | None = None
 
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
@@ -171,7 +171,7 @@ class Sample(SampleBase):
         >>> sample.text("txt")
         'text 7'
         """
-        text: str = self._decode_with(self.codec.text_decoder, field)
+        text: str = self._decode_with(decode_text, field)
         return text
 
     def json(self, field: str) -> Any:
@@ -231,9 +231,6 @@ class Sample(SampleBase):
         >>> sample.decode("cls", "txt")
         {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
         """
-        decode_row = self._decode_row
-        if decode_row is not None and not self.decoders:
-            return decode_row(fields)
         names = fields or self.keys()
         if KEY in names and not self.codec.key_is_field:
             raise key_collision()
@@ -403,8 +400,14 @@ class Sample(SampleBase):
         return sample_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make, *state = self.codec.copy_state(self)
-        return make or CopiedSample, (self.key, self.position, *state)
+        reduced = self.codec.reduce(self)
+        if reduced is not None:
+            return reduced
+        return CopiedSample, (self.key, self.position, self._copy_fields())
+
+    def _copy_fields(self) -> dict[str, bytes]:
+        """Return copies of the fields' stored bytes."""
+        return {field: bytes(self.view(field)) for field in self.keys()}
 
 
 class CopiedSample(Sample):
@@ -450,11 +453,6 @@ class CopiedSample(Sample):
         metadata: dict[str, Any] = self.codec.metadata  # type: ignore[attr-defined]
         return metadata
 
-    @property
-    def _decode_row(self) -> Callable[[tuple[str, ...]], dict[str, Any]] | None:  # type: ignore[override]
-        decode = self.codec.decode_row
-        return None if decode is None else partial(decode, self)
-
     def keys(self) -> list[str]:
         names = self.codec.names
         return list(self._fields if names is None else names)
@@ -489,6 +487,16 @@ class CopiedSample(Sample):
 
     def open(self, field: str) -> BinaryIO:
         return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))
+
+    def text(self, field: str) -> str:
+        text: str = self._decode_with(self.codec.text_decoder, field)
+        return text
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        decode_row = self.codec.decode_row
+        if decode_row is None or self.decoders:
+            return super().decode(*fields)
+        return decode_row(self, fields)
 
     def _decode_with(self, decoder: Decoder, field: str) -> Any:
         return decode_field(decoder, self.view(field), *self._where(field))

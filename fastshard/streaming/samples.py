@@ -201,9 +201,10 @@ class RowCodec(FieldCodec):
         rows = [decode_fields(sample, fields) for sample in samples]
         return {field: [row[field] for row in rows] for field in fields}
 
-    def copy_state(self, sample: Any) -> tuple[Any, ...]:
-        _, fields = super().copy_state(sample)
-        return CopiedRow, fields, self.config, self.unsafe
+    def reduce(self, sample: Any) -> tuple[Any, ...]:
+        fields = sample._copy_fields()
+        state = (sample.key, sample.position, fields, self.config, self.unsafe)
+        return CopiedRow, state
 
     def copied_array(
         self,
@@ -242,8 +243,14 @@ class StreamSample(Sample):
     __slots__ = ()
 
     codec: RowCodec = property(attrgetter("shard.facts"))  # type: ignore[assignment]
-    _decode_row = decode_fields
     _decode_stored = decode_member
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        return super().decode(*fields) if self.decoders else decode_fields(self, fields)
+
+    def text(self, field: str) -> str:
+        text: str = self._decode_with(self.codec.text_decoder, field)
+        return text
 
     def array(
         self,

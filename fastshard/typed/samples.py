@@ -121,8 +121,9 @@ class PackedCodec(FieldCodec):
             return {}
         return decode_columns(samples, fields)
 
-    def copy_state(self, sample: Any) -> tuple[Any, ...]:
-        return CopiedPacked, self.payload or copy_payload(sample)
+    def reduce(self, sample: Any) -> tuple[Any, ...]:
+        payload = self.payload or copy_payload(sample)
+        return CopiedPacked, (sample.key, sample.position, payload)
 
     def copied_array(
         self,
@@ -160,8 +161,10 @@ class PackedSample(Sample):
     __slots__ = ()
 
     codec: PackedCodec = FIELDS
-    _decode_row = decode_fields
     _decode_stored = decode_member
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        return super().decode(*fields) if self.decoders else decode_fields(self, fields)
 
 
 def CopiedPacked(key: str, position: int, payload: bytes) -> CopiedSample:  # noqa: N802

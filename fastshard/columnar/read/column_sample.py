@@ -93,15 +93,16 @@ class ArrayCodec(FieldCodec):
             found[name] = values
         return found
 
-    def copy_state(self, sample: Any) -> tuple[Any, ...]:
+    def reduce(self, sample: Any) -> tuple[Any, ...]:
         names = sample.keys()
         stored = {
             name: bytes(sample.view(name)) for name in names if sample._is_stored(name)
         }
+        state = (sample.key, sample.position, stored, sample.metadata)
         if len(stored) == len(names):
-            return CopiedArrays, stored, sample.metadata
+            return CopiedArrays, state
         values = {name: sample[name] for name in names if name not in stored}
-        return CopiedArrays, stored, sample.metadata, values, names
+        return CopiedArrays, (*state, values, names)
 
     def copied_item(self, sample: Any, field: str) -> Any:
         return self.values[field] if field in self.values else sample.array(field)
