@@ -311,6 +311,15 @@ SCALARS: list[object] = [
 ]
 
 
+def test_metadata_of_many_short_lists(tmp_path):
+    metadata = {"lists": [[i] for i in range(1000)]}
+    with ShardedDatasetWriter(tmp_path) as writer:
+        writer.add_field("a")
+        writer.add_sample({"a": np.zeros(1)}, "x", metadata)
+    with ShardedDatasetReader(tmp_path) as reader:
+        assert reader.get_sample("x")[1] == metadata
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_flat_metadata_is_encoded_as_json_dumps_does(seed: int) -> None:
     numbers = random.Random(seed)

@@ -15,7 +15,10 @@ from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identify_file, spread_positions
 from fastshard.index.sidecar import FORMATS, peek_counts
+from fastshard.remote.file import open_remote
+from fastshard.remote.options import make_settings
 from support.inside.datasets import opened_shards
+from support.servers.http import Server
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import read_links, write_tar
 
@@ -264,6 +267,24 @@ def test_the_recorded_identity_is_that_of_stat(indexed, tmp_path):
     assert found == identify_file(indexed.stat())
     with LocalFile(str(indexed)) as file:
         assert found == identify_file(file)
+
+
+def test_a_remote_file_is_not_known_by_its_identity(indexed):
+    with Server({"/a.tar": indexed.read_bytes()}) as server:
+        url = server.at("/a.tar")
+        found = identify_file(open_remote(url, make_settings({}, [url])))
+    assert not freshness.is_same_file(found, found)
+
+
+def test_the_first_version_of_each_shard_stays():
+    first = freshness.FirstVersions(4)
+    for k in range(4):
+        first.record(k, (k + 1, -k - 1))
+    for k in range(4):
+        first.record(k, (9, 9))
+        first.check(k, "a.tar", (k + 1, -k - 1))
+        with pytest.raises(fastshard.StaleShardError):
+            first.check(k, "a.tar", (9, 9))
 
 
 def test_counts_are_peeked_for_the_indexed_file_alone(indexed, tmp_path):

@@ -167,6 +167,7 @@ TOO_LARGE = pack("<HHII", 0x010F, 2, 9999, 9999)
     [
         ([pack("<HHIHH", 0x0112, 3, 2, 6, 3)], b""),
         ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 6, 1)),
+        ([pack("<HHII", 0x0112, 5, 1, 30)], pack("<II", 6, 1)),  # 4 bytes too far
         ([pack("<HHII", 0x0112, 10, 1, 26)], pack("<ii", -12, -2)),
         ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 6, 0)),
         ([pack("<HHII", 0x0112, 5, 1, 26)], pack("<II", 13, 2)),

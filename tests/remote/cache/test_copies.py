@@ -18,6 +18,8 @@ from fastshard.cli.program import run_command
 from fastshard.remote.cache import copies
 from fastshard.remote.cache.directory import list_objects
 from fastshard.remote.cache.entry_files import EntryFiles
+from fastshard.remote.transport import ObjectInfo
+from fastshard.remote.urls import parse_url
 from support.builders import BUILDERS
 from support.inside.datasets import has_dataset_index, shards_of
 from support.servers.http import Server
@@ -217,6 +219,17 @@ def test_a_full_disk_ends_copying_with_a_warning(nas, cache, monkeypatch):
     with pytest.warns(CacheWarning, match="No space left") as caught:
         assert read_all(fastshard.open(nas, cache_dir=cache)) == expected
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"), [(4, ""), (5, ": it has 5 bytes, it had 4")]
+)
+def test_the_error_for_a_changed_file_has_sizes_that_differ(nbytes, said):
+    before = ObjectInfo(4, "a", 1)
+    error = copies.changed(
+        parse_url("file://nas/a.tar"), before, ObjectInfo(nbytes, "b", 2)
+    )
+    assert str(error).startswith(f"the file has changed since it was opened{said} - ")
 
 
 def count_samples(nas, cache):

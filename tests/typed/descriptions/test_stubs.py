@@ -149,6 +149,16 @@ def test_a_field_of_the_name_self(folder):
     assert make_type(found, REF)(self=1).self == 1
 
 
+@pytest.mark.parametrize("kind", ["str", "array", "ndarray", "object"])
+def test_a_stub_imports_the_names_of_its_hints(folder, kind):
+    found = structure(("a", ValueType(kind)))
+    stub = folder.write(found, REF).with_suffix(".pyi").read_text()
+    names = {}
+    exec(stub, names)
+    hints = names["Item"].__annotations__
+    assert ("Any" in names) == ("Any" in str(hints["a"]))
+
+
 HOSTILE = '"""\nimport os; os.abort()\n\'\'\' \\" \\N{DASH} \x00 \u2028 \ud800 #'
 
 

@@ -111,13 +111,15 @@ def test_credentials_of_a_file(tmp_path):
     path.write_text(
         "\ufeff# a comment = 1\n\nexport AWS_ACCESS_KEY_ID=AKID # mine\n"
         f'AWS_SECRET_ACCESS_KEY = "{SECRET} #=" # the secret\nnonsense\n'
-        "AWS_ENDPOINT_URL='https://r2.example.com'\nAWS_REGION=auto\nAWS_OTHER=\n",
+        "AWS_ENDPOINT_URL='https://r2.example.com'\nAWS_REGION=auto\nAWS_OTHER=\n"
+        "AWS_SESSION_TOKEN=''\n",
         encoding="utf-8",
     )
     for given in (path, str(path)):
         source = typed.S3Source.from_credentials(given, "bucket", ["a.tar"])
         assert (source.access_key, source.secret_key) == ("AKID", f"{SECRET} #=")
         assert (source.endpoint, source.region) == ("https://r2.example.com", "auto")
+        assert source.session_token is None
     with pytest.raises(FileNotFoundError):
         typed.S3Source.from_credentials(tmp_path / "none", "bucket", ["a.tar"])
 
