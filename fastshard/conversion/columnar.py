@@ -7,8 +7,13 @@ from typing import Any
 
 from fastshard.columnar.layout.schema import check_field_name, check_sample_id
 from fastshard.conversion.columns import SCALARS
-from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import Cell, check_array, check_finite, coerce
+from fastshard.conversion.targets import (
+    OutputColumn,
+    TargetFormat,
+    TargetWriter,
+    ValueEncoder,
+)
+from fastshard.conversion.values import ValueReader, check_array, check_finite, coerce
 
 __all__ = ["ColumnarTarget"]
 
@@ -60,11 +65,13 @@ class ColumnarTarget(TargetFormat):
     def check_key(self, key: str) -> None:
         check_sample_id(key)
 
-    def is_copied(self, output: OutputColumn, cell: Cell, *, is_same: bool) -> bool:
-        return output.encoding == "npy" and cell.form == "npy"
+    def is_copied(
+        self, output: OutputColumn, reader: ValueReader, *, is_same: bool
+    ) -> bool:
+        return output.encoding == "npy" and reader.form == "npy"
 
-    def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value_for(output.encoding)
+    def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
+        encoding, value = output.encoding, reader.value_for(output.encoding)
         if encoding == "json":
             return lambda sample: check_finite(coerce(value(sample), encoding))
         if encoding in METADATA:

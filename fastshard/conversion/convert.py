@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, Unpack
 from fastshard._util.options import check_choice, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.conversion.columns import KEY, parse_columns
-from fastshard.conversion.facts import (
-    Facts,
+from fastshard.conversion.profile import (
+    ColumnProfile,
     Problem,
-    merge_facts,
+    merge_profiles,
     resolve_encoding,
 )
 from fastshard.conversion.publish import check_out, new_directory
@@ -178,9 +178,9 @@ def convert(
             opened = work.open()
             if index == "rebuild":  # once, not in each process
                 work = work.with_outputs(options={**options, "index": "auto"})
-            facts = merge_facts(find_facts(work, opened, pool))
-            outputs = plan_columns(opened, target, facts, wanted)
-            selected = select_fields(opened, facts, outputs)
+            profiles = merge_profiles(find_profiles(work, opened, pool))
+            outputs = plan_columns(opened, target, profiles, wanted)
+            selected = select_fields(opened, profiles, outputs)
             work = work.with_outputs(
                 outputs=outputs, selected=selected, keyed=opened.has_keys()
             )
@@ -258,10 +258,10 @@ def make_target(
     )
 
 
-def find_facts(
+def find_profiles(
     work: Conversion, source: RowSource, pool: Workers
-) -> Iterable[dict[str, Facts]]:
-    """Return the facts of the columns, in parts, from schemas or samples."""
+) -> Iterable[dict[str, ColumnProfile]]:
+    """Return the profiles of the columns, in parts, from schemas or samples."""
     if source.is_open or (work.target.name == "mds" and source.has_text_ints()):
         tasks = split_tasks(cut_ranges(source.starts), PER_TASK)
         return pool.map(scan, work, tasks, "scanning")
@@ -269,21 +269,21 @@ def find_facts(
     for columns in source.all_columns():
         part = {}
         for column, _ in columns.values():
-            part[column.field] = Facts(0, {column.encoding})
+            part[column.field] = ColumnProfile(0, {column.encoding})
         found.append(part)
     counts = {name for part in found for name in part}
     total = len(source)
     for name in counts:
         has = all(name in part for part in found)
         for part in found[:1]:
-            part.setdefault(name, Facts()).count = total if has else 0
+            part.setdefault(name, ColumnProfile()).count = total if has else 0
     return found
 
 
 def plan_columns(
     source: RowSource,
     target: TargetFormat,
-    facts: Mapping[str, Facts],
+    profiles: Mapping[str, ColumnProfile],
     wanted: Mapping[str, str | None] | None,
 ) -> tuple[OutputColumn, ...]:
     """Return the columns to write.
@@ -296,9 +296,9 @@ def plan_columns(
         A wanted column or encoding does not exist.
     """
     keyed = source.has_keys()
-    if source.is_open and KEY in facts:
+    if source.is_open and KEY in profiles:
         raise ConversionError(f"a column {KEY!r} would replace the samples' keys")
-    named = source.name_columns(facts)
+    named = source.name_columns(profiles)
     if keyed:
         named = {KEY: KEY} | named
     fields = find_fields(named, wanted)
@@ -309,7 +309,7 @@ def plan_columns(
     for field, encoding in fields.items():
         name = named[field]
         is_key = field == KEY and keyed
-        one = Facts(len(source), {"str"}) if is_key else facts[field]
+        one = ColumnProfile(len(source), {"str"}) if is_key else profiles[field]
         try:
             output = plan_column(target, field, name, one, encoding)
         except ConversionError as error:
@@ -370,16 +370,20 @@ def find_fields(
 
 
 def plan_column(
-    target: TargetFormat, field: str, name: str, facts: Facts, wanted: str | None
+    target: TargetFormat,
+    field: str,
+    name: str,
+    profile: ColumnProfile,
+    wanted: str | None,
 ) -> OutputColumn:
     """Return a column of the target."""
-    encoding = resolve_encoding(facts, name)
+    encoding = resolve_encoding(profile, name)
     if wanted is not None:
         if wanted != encoding and not target.accepts(wanted):
             raise ValueError(f"{target.name} has no encoding {wanted!r} to convert to")
         adopted = target.adopt(wanted)
     elif encoding is None:
-        several = " and ".join(sorted(facts.encodings))
+        several = " and ".join(sorted(profile.encodings))
         raise ConversionError(f"column {name!r} of encodings {several}")
     else:
         adopted = target.adopt(encoding)
@@ -395,14 +399,16 @@ def plan_column(
 
 
 def select_fields(
-    source: RowSource, facts: Mapping[str, Facts], outputs: Sequence[OutputColumn]
+    source: RowSource,
+    profiles: Mapping[str, ColumnProfile],
+    outputs: Sequence[OutputColumn],
 ) -> tuple[str, ...] | None:
     """Return the fields to prefetch; None for all."""
     fields = {output.field for output in outputs}
-    chosen = tuple(field for field in facts if field in fields)
-    is_partial = any(facts[field].count < len(source) for field in chosen)
-    has_other = any(facts[field].encodings == {"metadata"} for field in chosen)
-    if not chosen or is_partial or has_other or len(chosen) == len(facts):
+    chosen = tuple(field for field in profiles if field in fields)
+    is_partial = any(profiles[field].count < len(source) for field in chosen)
+    has_other = any(profiles[field].encodings == {"metadata"} for field in chosen)
+    if not chosen or is_partial or has_other or len(chosen) == len(profiles):
         return None
     return chosen
 

@@ -8,8 +8,13 @@ from typing import Any
 
 from fastshard.conversion.columns import FLOATS, INTEGERS
 from fastshard.conversion.tar import complete_tars
-from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import Cell, ValueMismatchError, coerce
+from fastshard.conversion.targets import (
+    OutputColumn,
+    TargetFormat,
+    TargetWriter,
+    ValueEncoder,
+)
+from fastshard.conversion.values import ValueMismatchError, ValueReader, coerce
 from fastshard.formats.names import check_key, is_reserved
 from fastshard.formats.writer import ShardWriter, escape_braces
 from fastshard.typed.kinds.values import pack
@@ -53,20 +58,22 @@ class PackedTarget(TargetFormat):
     def check_key(self, key: str) -> None:
         check_key(key)
 
-    def is_copied(self, output: OutputColumn, cell: Cell, *, is_same: bool) -> bool:
+    def is_copied(
+        self, output: OutputColumn, reader: ValueReader, *, is_same: bool
+    ) -> bool:
         return False
 
-    def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value_for(output.encoding)
+    def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
+        encoding, value = output.encoding, reader.value_for(output.encoding)
         if encoding == "bytes":
-            return lambda sample: check_size(cell.stored(sample))
+            return lambda sample: check_size(reader.stored(sample))
         if encoding == "npy":
             return lambda sample: check_stored(coerce(value(sample), encoding))
         if encoding == "int":
             return lambda sample: check_int(coerce(value(sample), "str_int"))
         if encoding != "json":
             return lambda sample: check_stored(coerce(value(sample), encoding))
-        if cell.form == "packed":
+        if reader.form == "packed":
             return lambda sample: check_stored(value(sample))  # any value of msgpack
         return lambda sample: check_stored(coerce(value(sample), encoding))
 

@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fastshard.conversion.columns import KEY, SourceColumn
-from fastshard.conversion.facts import Facts, Problem
+from fastshard.conversion.profile import ColumnProfile, Problem
 from fastshard.conversion.source import Columns, RowSource
-from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import ABSENT, Cell, key_cell
+from fastshard.conversion.targets import (
+    OutputColumn,
+    TargetFormat,
+    TargetWriter,
+    ValueEncoder,
+)
+from fastshard.conversion.values import ABSENT, ValueReader, key_reader
 from fastshard.errors import FastshardError
 
 __all__ = ["Checked", "Conversion", "StoppedError", "Task", "check", "scan", "write"]
@@ -113,44 +118,49 @@ class Checked(NamedTuple):
     keys: bytes
 
 
-def scan(job: Conversion, task: Task) -> dict[str, Facts]:
-    """Gather the facts of all columns of a range."""
-    source = job.open()
-    found: dict[str, Facts] = {}
-    plans: dict[int, list[tuple[Facts, Callable[[Any], None] | None]]] = {}
+def scan(conversion: Conversion, task: Task) -> dict[str, ColumnProfile]:
+    """Gather the profiles of all columns of a range."""
+    source = conversion.open()
+    found: dict[str, ColumnProfile] = {}
+    plans: dict[int, list[tuple[ColumnProfile, Callable[[Any], None] | None]]] = {}
     for k, start, stop in source.segments(task.start, task.stop):
-        for sample in job.watch(source.each(start, stop)):
+        for sample in conversion.watch(source.each(start, stop)):
             columns = source.columns_in(sample, k)
             plan = plans.get(id(columns))
             if plan is None:
                 plan = plans[id(columns)] = [
-                    (facts, examiner(facts, column, cell, job.target))
-                    for column, cell in columns.values()
-                    for facts in [found.setdefault(column.field, Facts())]
+                    (profile, examiner(profile, column, reader, conversion.target))
+                    for column, reader in columns.values()
+                    for profile in [found.setdefault(column.field, ColumnProfile())]
                 ]
                 for column, _ in columns.values():
                     found[column.field].encodings.add(column.encoding)
-            for facts, examine in plan:
-                facts.count += 1
+            for profile, examine in plan:
+                profile.count += 1
                 if examine is not None:
                     examine(sample)
     return found
 
 
 def examiner(
-    facts: Facts, column: SourceColumn, cell: Cell, target: TargetFormat
+    profile: ColumnProfile,
+    column: SourceColumn,
+    reader: ValueReader,
+    target: TargetFormat,
 ) -> Callable[[Any], None] | None:
-    """Return the function that adds a sample's value to the facts, if any is needed."""
-    value, encoding = cell.value, column.encoding
+    """Return the function that adds a sample's value to the profile, or None."""
+    value, encoding = reader.value, column.encoding
     if encoding == "metadata":
-        return lambda sample: facts.add_json(value(sample))
+        return lambda sample: profile.add_json(value(sample))
     keeps_arrays = target.name in ("tar", "packed", "columnar")
     if encoding == "packed":
-        return lambda sample: facts.add_packed(value(sample), keeps_arrays=keeps_arrays)
+        return lambda sample: profile.add_packed(
+            value(sample), keeps_arrays=keeps_arrays
+        )
     if encoding == "npy" and not keeps_arrays:
-        return lambda sample: facts.add_array(value(sample))
-    if encoding == "int" and target.name == "mds" and not cell.form.startswith("mds"):
-        return lambda sample: facts.add_int(value(sample))
+        return lambda sample: profile.add_array(value(sample))
+    if encoding == "int" and target.name == "mds" and not reader.form.startswith("mds"):
+        return lambda sample: profile.add_int(value(sample))
     return None
 
 
@@ -158,15 +168,15 @@ class StoredRow(NamedTuple):
     """The columns that are stored of samples of one schema."""
 
     numbers: list[int]
-    stores: list[Store]
-    checks: list[tuple[str, Store, Callable[[Any], Any] | None]]
+    encoders: list[ValueEncoder]
+    checks: list[tuple[str, ValueEncoder, Callable[[Any], Any] | None]]
 
 
 class RowMaker:
     """Maker of the target's rows."""
 
-    def __init__(self, job: Conversion, source: RowSource) -> None:
-        self._job = job
+    def __init__(self, conversion: Conversion, source: RowSource) -> None:
+        self._conversion = conversion
         self._source = source
         self._rows: dict[int, StoredRow] = {}
         self._seen: list[Columns] = []  # keeps the ids above theirs
@@ -180,42 +190,42 @@ class RowMaker:
         return row
 
     def _make(self, columns: Columns) -> StoredRow:
-        target = self._job.target
+        target = self._conversion.target
         is_same = target.name == self._source.format
         row = StoredRow([], [], [])
-        for number, output in enumerate(self._job.outputs):
+        for number, output in enumerate(self._conversion.outputs):
             if output.name == KEY and self._source.is_open:
-                cell = key_cell()
+                reader = key_reader()
             elif output.field in columns:
-                cell = columns[output.field][1]
+                reader = columns[output.field][1]
             else:
                 continue
-            store = target.store(output, cell)
-            if cell.form == "packed" and output.encoding != "json":
-                store = without_nil(store, cell)
+            encode = target.encoder(output, reader)
+            if reader.form == "packed" and output.encoding != "json":
+                encode = without_nil(encode, reader)
             row.numbers.append(number)
-            row.stores.append(store)
-            if not target.is_copied(output, cell, is_same=is_same):
-                is_checked = cell.form in ("utf8", "json", "decimal")
-                validate = cell.value if is_checked else None
-                row.checks.append((output.name, store, validate))
+            row.encoders.append(encode)
+            if not target.is_copied(output, reader, is_same=is_same):
+                is_checked = reader.form in ("utf8", "json", "decimal")
+                validate = reader.value if is_checked else None
+                row.checks.append((output.name, encode, validate))
         return row
 
 
-def without_nil(store: Store, cell: Cell) -> Store:
-    """Return a store for which a sample with nil lacks the column."""
+def without_nil(encode: ValueEncoder, reader: ValueReader) -> ValueEncoder:
+    """Return an encoder for which a sample with nil lacks the column."""
 
     def store_value(sample: Any) -> Any:
-        return ABSENT if cell.value(sample) is None else store(sample)
+        return ABSENT if reader.value(sample) is None else encode(sample)
 
     return store_value
 
 
-def check(job: Conversion, task: Task) -> Checked:
+def check(conversion: Conversion, task: Task) -> Checked:
     """Convert the values of a range that may fail, and drop the results."""
-    source = job.open()
-    maker = RowMaker(job, source)
-    target = job.target
+    source = conversion.open()
+    maker = RowMaker(conversion, source)
+    target = conversion.target
     checks_keys = not target.has_key_column and source.format != target.name
     digests: list[bytes] = []
     position = task.start
@@ -225,14 +235,14 @@ def check(job: Conversion, task: Task) -> Checked:
             if not row.checks:
                 position = stop
                 continue
-        for sample in job.watch(source.each(start, stop)):
+        for sample in conversion.watch(source.each(start, stop)):
             row = maker.row_of(source.columns_in(sample, k))
             if not row.numbers and target.name == "tar":
                 reason = "it has no field; a sample needs at least one"
                 return Checked(Problem(position, None, reason), b"")
-            for name, store, validate in row.checks:
+            for name, encode, validate in row.checks:
                 try:
-                    store(sample)
+                    encode(sample)
                     if validate is not None:
                         validate(sample)
                 except FastshardError:
@@ -240,7 +250,7 @@ def check(job: Conversion, task: Task) -> Checked:
                 except (ValueError, TypeError) as error:
                     return Checked(Problem(position, name, str(error)), b"")
             if checks_keys:
-                key = sample.key if job.keyed else str(position)
+                key = sample.key if conversion.keyed else str(position)
                 try:
                     target.check_key(key)
                 except ValueError as error:
@@ -258,19 +268,19 @@ def digest_of(key: str) -> bytes:
     return blake2b(data, digest_size=KEY_BYTES).digest()
 
 
-def write(job: Conversion, task: Task) -> list[Any] | Problem:
+def write(conversion: Conversion, task: Task) -> list[Any] | Problem:
     """Write a range; return what its shards are, or the first problem."""
-    source = job.open()
-    maker = RowMaker(job, source)
-    writer = job.target.open_writer(
-        job.folder,
+    source = conversion.open()
+    maker = RowMaker(conversion, source)
+    writer = conversion.target.open_writer(
+        conversion.folder,
         f"part-{task.number:06d}",
-        job.outputs,
-        max_size=job.max_size,
+        conversion.outputs,
+        max_size=conversion.max_size,
         count=task.stop - task.start,
     )
     try:
-        problem = write_samples(job, task, source, maker, writer)
+        problem = write_samples(conversion, task, source, maker, writer)
         if problem is None:
             return writer.finish()
     except BaseException:
@@ -281,7 +291,7 @@ def write(job: Conversion, task: Task) -> list[Any] | Problem:
 
 
 def write_samples(
-    job: Conversion,
+    conversion: Conversion,
     task: Task,
     source: RowSource,
     maker: RowMaker,
@@ -289,11 +299,13 @@ def write_samples(
 ) -> Problem | None:
     position = task.start
     for k, start, stop in source.segments(task.start, task.stop):
-        for sample in job.watch(source.samples(start, stop, job.selected)):
+        for sample in conversion.watch(
+            source.samples(start, stop, conversion.selected)
+        ):
             row = maker.row_of(source.columns_in(sample, k))
-            key = sample.key if job.keyed else str(position)
+            key = sample.key if conversion.keyed else str(position)
             try:
-                values = [store(sample) for store in row.stores]
+                values = [encode(sample) for encode in row.encoders]
                 pairs = zip(row.numbers, values, strict=True)
                 writer.write(key, [pair for pair in pairs if pair[1] is not ABSENT])
             except FastshardError:

@@ -15,8 +15,13 @@ from typing import Any, BinaryIO
 from fastshard.codecs.compression import parse_compression
 from fastshard.codecs.hashes import hash_file, open_hash
 from fastshard.conversion.columns import FLOATS, INTEGERS
-from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import FORMS, Cell, ValueMismatchError, coerce
+from fastshard.conversion.targets import (
+    OutputColumn,
+    TargetFormat,
+    TargetWriter,
+    ValueEncoder,
+)
+from fastshard.conversion.values import FORMS, ValueMismatchError, ValueReader, coerce
 from fastshard.streaming.encodings.registry import is_mds_encoding, mds_encoder
 from fastshard.streaming.encodings.registry import mds_size as size_of
 
@@ -102,37 +107,41 @@ class RowTarget(TargetFormat):
     def check_key(self, key: str) -> None:
         pass  # a key is a value of a column
 
-    def is_copied(self, output: OutputColumn, cell: Cell, *, is_same: bool) -> bool:
+    def is_copied(
+        self, output: OutputColumn, reader: ValueReader, *, is_same: bool
+    ) -> bool:
         if self.name != "mds":
             return False
-        return cell.form == form_of(output.encoding) and (is_same or cell.form == "raw")
+        return reader.form == form_of(output.encoding) and (
+            is_same or reader.form == "raw"
+        )
 
-    def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value_for(output.encoding)
+    def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
+        encoding, value = output.encoding, reader.value_for(output.encoding)
         if self.name == "json":
-            if cell.form == f"row:{encoding}":
+            if reader.form == f"row:{encoding}":
                 return value  # as it is, also of another type
             convert = "str_int" if encoding == "int" else encoding
             return lambda sample: coerce(value(sample), convert)
         if self.is_text:
-            return self._store_text(encoding, cell)
-        if encoding == "bytes" or cell.form == form_of(encoding):
-            return cell.stored
+            return self._text_encoder(encoding, reader)
+        if encoding == "bytes" or reader.form == form_of(encoding):
+            return reader.stored
         encode = mds_encoder(encoding)
         if encoding in DIRECT:  # of the same bytes as a value in Python
             return lambda sample: encode(coerce(value(sample), encoding))
         return lambda sample: encode_with(encode, coerce(value(sample), encoding))
 
-    def _store_text(self, encoding: str, cell: Cell) -> Store:
-        value = cell.value_for(encoding)
+    def _text_encoder(self, encoding: str, reader: ValueReader) -> ValueEncoder:
+        value = reader.value_for(encoding)
         if encoding != "str":
             convert = "str_int" if encoding == "int" else encoding
             return lambda sample: str(coerce(value(sample), convert))
 
-        def store(sample: Any) -> str:
+        def encode(sample: Any) -> str:
             return self._check_text(coerce(value(sample), encoding))
 
-        return store
+        return encode
 
     def _check_text(self, text: str) -> str:
         for part, what in ((self.separator, "separator"), (self.newline, "newline")):

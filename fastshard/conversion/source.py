@@ -11,19 +11,19 @@ from typing import Any
 
 from fastshard.conversion.columns import KEY, SourceColumn, field_encoding, name_columns
 from fastshard.conversion.values import (
-    Cell,
-    key_cell,
-    metadata_cell,
-    npy_cell,
-    packed_cell,
-    streaming_cell,
-    tar_cell,
+    ValueReader,
+    key_reader,
+    metadata_reader,
+    npy_reader,
+    packed_reader,
+    streaming_reader,
+    tar_reader,
 )
 from fastshard.dataset.dataset import Dataset
 
 __all__ = ["RowSource"]
 
-Columns = Mapping[str, tuple[SourceColumn, Cell]]  # by field
+Columns = Mapping[str, tuple[SourceColumn, ValueReader]]  # by field
 METADATA = "metadata/"  # before names of metadata; no field has a slash
 MAX_COLUMNS = 10_000
 
@@ -49,7 +49,7 @@ class RowSource:
         self.shards: Any = dataset._set
         self.format: str = self.shards.format
         self.is_open = self.format in ("tar", "packed", "columnar")
-        self._columns: dict[Any, dict[str, tuple[SourceColumn, Cell]]] = {}
+        self._columns: dict[Any, dict[str, tuple[SourceColumn, ValueReader]]] = {}
 
     @cached_property
     def starts(self) -> list[int]:
@@ -79,9 +79,9 @@ class RowSource:
     def has_text_ints(self) -> bool:
         """True if a column stores ints as text, which may exceed 64 bits."""
         return any(
-            column.encoding == "int" and cell.form != "mds:int"
+            column.encoding == "int" and reader.form != "mds:int"
             for columns in self.all_columns()
-            for column, cell in columns.values()
+            for column, reader in columns.values()
         )
 
     def name_columns(self, fields: Iterable[str]) -> dict[str, str]:
@@ -108,8 +108,10 @@ class RowSource:
             for number, name in enumerate(config.names):
                 encoding = config.encodings[number]
                 is_key = number == codec.key_column
-                cell = key_cell() if is_key else streaming_cell(name, encoding, kind)
-                found[name] = SourceColumn(name, encoding), cell
+                reader = (
+                    key_reader() if is_key else streaming_reader(name, encoding, kind)
+                )
+                found[name] = SourceColumn(name, encoding), reader
         return found
 
     def all_columns(self) -> Iterator[Columns]:
@@ -134,20 +136,20 @@ class RowSource:
 
     def _make_columns(
         self, fields: tuple[str, ...], metadata: tuple[str, ...]
-    ) -> dict[str, tuple[SourceColumn, Cell]]:
-        columns: dict[str, tuple[SourceColumn, Cell]] = {}
+    ) -> dict[str, tuple[SourceColumn, ValueReader]]:
+        columns: dict[str, tuple[SourceColumn, ValueReader]] = {}
         for field in fields:
             if self.format == "tar":
                 encoding = field_encoding(field)
-                cell = tar_cell(field, encoding)
+                reader = tar_reader(field, encoding)
             elif self.format == "packed":
-                encoding, cell = "packed", packed_cell(field)
+                encoding, reader = "packed", packed_reader(field)
             else:
-                encoding, cell = "npy", npy_cell(field)
-            columns[field] = SourceColumn(field, encoding), cell
+                encoding, reader = "npy", npy_reader(field)
+            columns[field] = SourceColumn(field, encoding), reader
         for name in metadata:
             column = SourceColumn(METADATA + name, "metadata")
-            columns[column.field] = column, metadata_cell(name)
+            columns[column.field] = column, metadata_reader(name)
         return columns
 
     def segments(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastshard.conversion.columns import SCALARS, name_fields, same_field
-from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import Cell, check_array, coerce
+from fastshard.conversion.targets import (
+    OutputColumn,
+    TargetFormat,
+    TargetWriter,
+    ValueEncoder,
+)
+from fastshard.conversion.values import ValueReader, check_array, coerce
 from fastshard.formats.encoders import encode, to_json
 from fastshard.formats.names import check_field, check_key, is_reserved
 from fastshard.formats.writer import ShardWriter, escape_braces
@@ -49,14 +54,16 @@ class TarTarget(TargetFormat):
     def check_key(self, key: str) -> None:
         check_key(key)
 
-    def is_copied(self, output: OutputColumn, cell: Cell, *, is_same: bool) -> bool:
-        is_plain = is_same or cell.form in ("raw", "npy")
-        return is_plain and cell.form == form_of(output.encoding)
+    def is_copied(
+        self, output: OutputColumn, reader: ValueReader, *, is_same: bool
+    ) -> bool:
+        is_plain = is_same or reader.form in ("raw", "npy")
+        return is_plain and reader.form == form_of(output.encoding)
 
-    def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value_for(output.encoding)
-        if encoding == "bytes" or cell.form == form_of(encoding):
-            return cell.stored
+    def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
+        encoding, value = output.encoding, reader.value_for(output.encoding)
+        if encoding == "bytes" or reader.form == form_of(encoding):
+            return reader.stored
         if encoding == "str":
             return lambda sample: coerce(value(sample), encoding).encode()
         if encoding in ("int", "str_int"):

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from fastshard.conversion.values import Cell
+from fastshard.conversion.values import ValueReader
 
-__all__ = ["OutputColumn", "Store", "TargetFormat", "TargetWriter"]
+__all__ = ["OutputColumn", "TargetFormat", "TargetWriter", "ValueEncoder"]
 
-Store = Callable[[Any], Any]  # from a sample to what its column stores
+ValueEncoder = Callable[[Any], Any]  # from a sample to what its column stores
 
 
 class OutputColumn(NamedTuple):
@@ -42,7 +42,7 @@ class TargetWriter(ABC):
         ----------
         key : str
         values : list of (int, object)
-            Number of the column, and what `TargetFormat.store` returned for the sample.
+            Number of the column, and what `TargetFormat.encoder` returned for it.
 
         Raises
         ------
@@ -103,14 +103,16 @@ class TargetFormat(ABC):
         """Raise ValueError for a key that the target cannot hold."""
 
     @abstractmethod
-    def store(self, output: OutputColumn, cell: Cell) -> Store:
+    def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
         """Return the function that makes of a sample what its column stores.
 
         It raises a ValueError for values that the target cannot hold.
         """
 
     @abstractmethod
-    def is_copied(self, output: OutputColumn, cell: Cell, *, is_same: bool) -> bool:
+    def is_copied(
+        self, output: OutputColumn, reader: ValueReader, *, is_same: bool
+    ) -> bool:
         """Return whether stored bytes go to the target unchanged, without a check.
 
         Parameters

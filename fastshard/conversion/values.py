@@ -16,17 +16,17 @@ __all__ = [
     "MAX_INT",
     "MIN_INT",
     "Buffer",
-    "Cell",
     "ValueMismatchError",
+    "ValueReader",
     "check_array",
     "check_finite",
     "coerce",
-    "key_cell",
-    "metadata_cell",
-    "npy_cell",
-    "packed_cell",
-    "streaming_cell",
-    "tar_cell",
+    "key_reader",
+    "metadata_reader",
+    "npy_reader",
+    "packed_reader",
+    "streaming_reader",
+    "tar_reader",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -40,7 +40,7 @@ class ValueMismatchError(ValueError):
     """A value cannot be stored with an encoding; callers name sample and column."""
 
 
-class Cell(NamedTuple):
+class ValueReader(NamedTuple):
     """Reader of one column of a sample: its stored bytes and its value.
 
     Attributes
@@ -68,39 +68,41 @@ class Cell(NamedTuple):
         return self.stored if (self.form, encoding) == ("json", "str") else self.value
 
 
-def tar_cell(field: str, encoding: str) -> Cell:
-    """Return the cell of a tar's field."""
+def tar_reader(field: str, encoding: str) -> ValueReader:
+    """Return the reader of a tar's field."""
     form = {"int": "decimal", "npy": "npy"}.get(encoding) or FORMS[encoding]
     stored = _json_text(field) if encoding == "json" else _stored(field)
-    return Cell(form, stored, _value(field, encoding))
+    return ValueReader(form, stored, _value(field, encoding))
 
 
-def key_cell() -> Cell:
-    """Return the cell of the samples' keys."""
-    return Cell("", lambda sample: sample.key.encode(), lambda sample: sample.key)
+def key_reader() -> ValueReader:
+    """Return the reader of the samples' keys."""
+    return ValueReader(
+        "", lambda sample: sample.key.encode(), lambda sample: sample.key
+    )
 
 
-def npy_cell(field: str) -> Cell:
-    """Return the cell of a columnar dataset's field."""
-    return Cell("npy", _stored(field), _value(field, "npy"))
+def npy_reader(field: str) -> ValueReader:
+    """Return the reader of a columnar dataset's field."""
+    return ValueReader("npy", _stored(field), _value(field, "npy"))
 
 
-def packed_cell(field: str) -> Cell:
-    """Return the cell of a field of a msgpack map."""
-    return Cell("packed", _stored(field), _value(field, ""))
+def packed_reader(field: str) -> ValueReader:
+    """Return the reader of a field of a msgpack map."""
+    return ValueReader("packed", _stored(field), _value(field, ""))
 
 
-def metadata_cell(name: str) -> Cell:
-    """Return the cell of a name in the samples' metadata."""
+def metadata_reader(name: str) -> ValueReader:
+    """Return the reader of a name in the samples' metadata."""
 
     def value(sample: Any) -> Any:
         return sample.metadata[name]
 
-    return Cell("", lambda sample: json.dumps(value(sample)).encode(), value)
+    return ValueReader("", lambda sample: json.dumps(value(sample)).encode(), value)
 
 
-def streaming_cell(name: str, encoding: str, format: str) -> Cell:  # noqa: A002
-    """Return the cell of a column of an MDS, JSON or XSV shard."""
+def streaming_reader(name: str, encoding: str, format: str) -> ValueReader:  # noqa: A002
+    """Return the reader of a column of an MDS, JSON or XSV shard."""
     stored = _stored(name)
     if format == "mds":
         form = FORMS.get(encoding, f"mds:{encoding}")
@@ -108,7 +110,7 @@ def streaming_cell(name: str, encoding: str, format: str) -> Cell:  # noqa: A002
         form = "utf8" if (format, encoding) == ("xsv", "str") else ""
     if format == "json":
         form = f"row:{encoding}"
-    return Cell(form, stored, _value(name, encoding))
+    return ValueReader(form, stored, _value(name, encoding))
 
 
 def _stored(field: str) -> Callable[[Any], Buffer]:

@@ -60,7 +60,7 @@ class Workers:
     def map(
         self,
         function: Callable[[Conversion, Task], T],
-        job: Conversion,
+        conversion: Conversion,
         tasks: Sequence[Task],
         doing: str,
     ) -> Iterator[T]:
@@ -70,10 +70,12 @@ class Workers:
         """
         total = sum(task.stop - task.start for task in tasks)
         alone = self._count < 2 or len(tasks) < 2
-        results = (function(job, task) for task in tasks)
+        results = (function(conversion, task) for task in tasks)
         with (
             make_bar(total, doing, unit=" samples", unit_scale=True) as bar,
-            closing(results if alone else self._run(function, job, tasks)) as results,
+            closing(
+                results if alone else self._run(function, conversion, tasks)
+            ) as results,
         ):
             for task, result in zip(tasks, results, strict=True):
                 yield result
@@ -82,7 +84,7 @@ class Workers:
     def _run(
         self,
         function: Callable[[Conversion, Task], T],
-        job: Conversion,
+        conversion: Conversion,
         tasks: Sequence[Task],
     ) -> Generator[T, None, None]:
         """Yield results in order; give an idle worker the next task."""
@@ -95,7 +97,7 @@ class Workers:
             for at in range(len(tasks)):
                 while at not in done:
                     for pipe, number in zip(idle, numbers, strict=False):
-                        self._send(pipe, (function, job, tasks[number]))
+                        self._send(pipe, (function, conversion, tasks[number]))
                         busy[pipe] = number
                     idle = wait_for(busy)
                     for pipe in idle:
@@ -105,7 +107,7 @@ class Workers:
                     raise error
                 yield result
         except BaseException:
-            self._stop(job)
+            self._stop(conversion)
             raise
 
     def _send(self, pipe: Connection, message: object) -> None:
@@ -148,13 +150,16 @@ class Workers:
                 theirs.close()
                 self._crew[ours] = process
 
-    def _stop(self, job: Conversion) -> None:
+    def _stop(self, conversion: Conversion) -> None:
         """Stop all work, and end the processes."""
-        with suppress(OSError), open(job.stop_path, "wb"):  # the disk may be full
+        with (
+            suppress(OSError),
+            open(conversion.stop_path, "wb"),
+        ):  # the disk may be full
             pass
         self._close()
         with suppress(OSError):
-            os.unlink(job.stop_path)
+            os.unlink(conversion.stop_path)
 
     def _close(self) -> None:
         """End the processes; kill those that work on for `GRACE_SECONDS`."""
@@ -208,8 +213,8 @@ def serve(pipe: Connection, copied: Sequence[Connection]) -> None:
     end_with_parent()
     with suppress(EOFError, OSError):
         while True:
-            function, job, task = pipe.recv()
-            pipe.send_bytes(answer(function, job, task))
+            function, conversion, task = pipe.recv()
+            pipe.send_bytes(answer(function, conversion, task))
 
 
 def leave_signals() -> None:
@@ -222,11 +227,11 @@ def leave_signals() -> None:
 
 
 def answer(
-    function: Callable[[Conversion, Task], Any], job: Conversion, task: Task
+    function: Callable[[Conversion, Task], Any], conversion: Conversion, task: Task
 ) -> bytes:
     """Return the result of a task or its error, pickled."""
     try:
-        return pickle.dumps((function(job, task), None))
+        return pickle.dumps((function(conversion, task), None))
     except BaseException as error:
         error.add_note(f"In a worker process:\n{traceback.format_exc()}")
         try:

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from fastshard.remote.urls import parse_url
 
 import fastshard
 from fastshard import CacheWarning, RemoteError, StaleShardError
@@ -19,7 +20,6 @@ from fastshard.remote.cache import copies
 from fastshard.remote.cache.directory import list_objects
 from fastshard.remote.cache.entry_files import EntryFiles
 from fastshard.remote.transport import ObjectInfo
-from fastshard.remote.urls import parse_url
 from support.builders import BUILDERS
 from support.inside.datasets import has_dataset_index, shards_of
 from support.servers.http import Server

@@ -1,4 +1,4 @@
-"""Facts about the columns of a source, gathered from its samples before writing."""
+"""Profiles of a source's columns, gathered from its samples before writing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from fastshard.conversion.columns import SCALARS, field_encoding
 from fastshard.conversion.values import MAX_INT, MIN_INT
 
-__all__ = ["Facts", "Problem", "merge_facts", "resolve_encoding"]
+__all__ = ["ColumnProfile", "Problem", "merge_profiles", "resolve_encoding"]
 
 IMAGES = {"jpeg": b"\xff\xd8", "png": b"\x89PNG"}  # their first bytes
 JSON_KINDS = {"str", "int", "float", "json"}
 
 
 @dataclass
-class Facts:
-    """Facts of one column, from a scan of some of the samples.
+class ColumnProfile:
+    """Profile of one column, from a scan of some of the samples.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Facts:
         else:
             self.add_array(value)
 
-    def merged(self, other: Facts) -> Facts:
+    def merged(self, other: ColumnProfile) -> ColumnProfile:
         return replace(
             self,
             count=self.count + other.count,
@@ -111,51 +111,53 @@ class Problem:
     reason: str
 
 
-def merge_facts(parts: Iterable[dict[str, Facts]]) -> dict[str, Facts]:
-    """Join the facts of parts of a source, in their order."""
-    merged: dict[str, Facts] = {}
+def merge_profiles(
+    parts: Iterable[dict[str, ColumnProfile]],
+) -> dict[str, ColumnProfile]:
+    """Join the profiles of parts of a source, in their order."""
+    merged: dict[str, ColumnProfile] = {}
     for part in parts:
-        for name, facts in part.items():
+        for name, profile in part.items():
             found = merged.get(name)
-            merged[name] = facts if found is None else found.merged(facts)
+            merged[name] = profile if found is None else found.merged(profile)
     return merged
 
 
-def resolve_encoding(facts: Facts, name: str) -> str | None:
-    """Return the encoding of a column by its facts; None: shards disagree.
+def resolve_encoding(profile: ColumnProfile, name: str) -> str | None:
+    """Return the encoding of a column by its profile; None: shards disagree.
 
     Arrays without dimensions of one dtype are scalars. Values of metadata are ``str``,
     ``int``, ``float`` or ``json``; always ``json`` if the name is a field of JSON.
     """
-    encodings = facts.encodings
+    encodings = profile.encodings
     if encodings == {"packed"}:
-        return resolve_packed(facts)
+        return resolve_packed(profile)
     if encodings == {"float", "float64"}:
         return "float64"
     if len(encodings) != 1:
         return None
     (encoding,) = encodings
-    if encoding == "npy" and len(facts.kinds) == 1:
-        (kind,) = facts.kinds
+    if encoding == "npy" and len(profile.kinds) == 1:
+        (kind,) = profile.kinds
         return kind if kind in SCALARS else "npy"
     if encoding == "metadata":
-        is_json = len(facts.kinds) > 1 or field_encoding(name) == "json"
-        encoding = "json" if is_json else next(iter(facts.kinds))
-    if encoding == "int" and facts.is_big:
+        is_json = len(profile.kinds) > 1 or field_encoding(name) == "json"
+        encoding = "json" if is_json else next(iter(profile.kinds))
+    if encoding == "int" and profile.is_big:
         return "str_int"
     return encoding
 
 
-def resolve_packed(facts: Facts) -> str | None:
+def resolve_packed(profile: ColumnProfile) -> str | None:
     """Return the encoding of a field of msgpack maps; None: its values disagree.
 
     Bytes are pictures if all of them are of one kind. Values of several types that JSON
     has are ``json``.
     """
-    kinds = facts.kinds
+    kinds = profile.kinds
     if kinds <= JSON_KINDS:
         encoding = next(iter(kinds)) if len(kinds) == 1 else "json"
-        return "str_int" if encoding == "int" and facts.is_big else encoding
+        return "str_int" if encoding == "int" and profile.is_big else encoding
     if kinds & JSON_KINDS:
         return None
     if not kinds & {"bytes", *IMAGES}:  # arrays
