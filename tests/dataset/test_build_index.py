@@ -48,6 +48,12 @@ def times(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.fsi")}
 
 
+def test_a_shard_without_members_gets_an_index(tmp_path):
+    path = write_tar(tmp_path / "empty.tar", {})
+    fastshard.build_index(path)
+    assert len(fastshard.open_shard(path)) == 0
+
+
 @pytest.mark.parametrize(("threads", "expected"), [(None, 5), (3, 3)])
 def test_a_thread_for_each_processor_indexes_shards(
     folder, monkeypatch, threads, expected

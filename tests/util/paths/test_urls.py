@@ -12,6 +12,7 @@ from fastshard import FastshardError, RemoteError
 from fastshard._util.paths import urls
 from fastshard._util.paths.urls import (
     Url,
+    common_folder,
     normalize_url,
     parse_path_or_url,
     parse_url,
@@ -205,3 +206,17 @@ def test_cache_keys_have_no_secrets(tmp_path, url, name):
 def test_a_host_that_is_not_ascii_is_encoded_in_any_case(host):
     port = host[9:]
     assert normalize_url(f"http://{host}/Ü") == f"http://xn--bcher-kva.de{port}/%C3%9C"
+
+
+@pytest.mark.parametrize(
+    ("urls", "folder"),
+    [
+        (["http://h/a.tar", "http://h/b.tar"], "http://h"),
+        (["http://h/d/a.tar", "http://h/d/e/b.tar"], "http://h/d"),
+        (["http://h/a.tar", "http://i/a.tar"], ""),
+        (["hf://datasets/o/n/a.tar", "hf://datasets/o/n/d/b.tar"], "hf://datasets/o/n"),
+        (["hf://datasets/o/n/a.tar", "hf://datasets/o/m/a.tar"], ""),
+    ],
+)
+def test_the_folder_above_all_objects(urls, folder):
+    assert common_folder(urls) == folder
