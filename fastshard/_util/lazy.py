@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 __all__ = ["lazy"]
 
@@ -20,6 +20,12 @@ class lazy(Generic[T]):  # noqa: N801 - a decorator
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, owner: Any, kind: type) -> T:
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: object, kind: type) -> Self | T:
+        if owner is None:
+            return self
         found: T = vars(owner).setdefault(self.name, self.make(owner))
         return found
