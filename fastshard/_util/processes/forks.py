@@ -69,7 +69,7 @@ def at_fork(
     }
     if hasattr(os, "register_at_fork"):
         given = {name: hook for name, hook in hooks.items() if hook is not None}
-        os.register_at_fork(**given)  # type: ignore[call-overload]
+        os.register_at_fork(**given)
 
 
 _owners: WeakSet[LockOwner] = WeakSet()
