@@ -178,7 +178,8 @@ class SampleBatch(Generic[T]):
         """Return a field that the samples have."""
         if name in self._columns:
             return self._columns[name]
-        for field in self._padding.filled_fields:
+        padding = self._padding
+        for field in padding.filled_fields if padding.fill is not None else ():
             if not self._has(field):
                 raise FieldNotFoundError(field, f"fill=: {', '.join(self._names())}")
         found: Any = NotImplemented
@@ -188,10 +189,10 @@ class SampleBatch(Generic[T]):
             found = self._values(name)
         if type(found) is list and _are_arrays(found):
             shapes = [value.shape for value in found]
-            found = self._padding.stack(found, name)
-            self._padding.record(self._lengths, name, shapes)
-        elif type(found) is not list:
-            self._padding.record(self._lengths, name, [found.shape[1:]] * len(found))
+            found = padding.stack(found, name)
+            padding.record(self._lengths, name, shapes)
+        elif type(found) is not list and padding.has_lengths:
+            padding.record(self._lengths, name, [found.shape[1:]] * len(found))
         self._columns[name] = found
         return found
 

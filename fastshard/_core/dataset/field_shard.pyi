@@ -1,7 +1,11 @@
 from typing import Any, Self, final, overload
 
+from typing_extensions import disjoint_base
+
+from fastshard._core.dataset.columns import ColumnBatch
 from fastshard._core.dataset.shard import Shard
 
+@disjoint_base
 class FieldShard(Shard):
     @property
     def names(self) -> Any: ...
@@ -15,3 +19,7 @@ class MemberNames:
     def __getitem__(self, key: int, /) -> str: ...
     @overload
     def __getitem__(self, key: slice, /) -> list[str]: ...
+
+@disjoint_base
+class RecordBatch(ColumnBatch):
+    def __new__(cls) -> Self: ...

@@ -3,11 +3,11 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.columns import ColumnBatch
+from fastshard._core.dataset.field_shard import RecordBatch
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
-class RowBatch(ColumnBatch):
+class RowBatch(RecordBatch):
     def __new__(cls) -> Self: ...
 
 @final

@@ -5,37 +5,29 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.columns cimport (
-    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+    make_column, read_batch, sort_columns, stack_batch,
 )
-from fastshard._core.dataset.gather cimport Pieces
+from fastshard._core.dataset.field_shard cimport RecordBatch, is_direct, record_t
 from fastshard._core.dataset.npy cimport make_empty_array
 from fastshard._core.dataset.locator cimport SampleLocator
-from fastshard._core.io.source cimport MappedSource, MemorySource, Source
+from fastshard._core.io.source cimport Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.offsets cimport offset_of
 from fastshard._core.streaming.plan cimport MdsRows, RowPlan, column_t
 from fastshard._core.streaming.shard cimport RowSamples, RowShard
-
-from array import array
-
-from fastshard._core.dataset.gather import gather
-from fastshard.errors import FormatError
 
 cdef enum:
     LINE = 64                      # bytes of a cache line
     MAX_LINES = 4                  # of a row that are prefetched
     AHEAD = 8                      # rows
     BLOCK = 32                     # rows
-    MAX_LOADED = 16 << 20          # bytes of rows that are loaded at a time
     NONE = -1
 
 
@@ -61,7 +53,7 @@ cdef inline void copy_item(
         memcpy(to, at, size)
 
 
-cdef inline void prefetch_row(const row_t *row) noexcept nogil:
+cdef inline void prefetch_row(const record_t *row) noexcept nogil:
     cdef uint64_t k
     if row.at == NULL:
         return
@@ -70,7 +62,7 @@ cdef inline void prefetch_row(const row_t *row) noexcept nogil:
 
 
 cdef inline bint copy_fields(
-    const row_t *row, Py_ssize_t r, target_t *targets, Py_ssize_t width,
+    const record_t *row, Py_ssize_t r, target_t *targets, Py_ssize_t width,
     uint64_t header,
 ) noexcept nogil:
     """Copy the fields of a row of variable columns; False if one overruns the row."""
@@ -120,7 +112,7 @@ cdef inline void copy_column(
 
 
 cdef Py_ssize_t fill_fixed(
-    const row_t *rows, Py_ssize_t start, Py_ssize_t end, const target_t *targets,
+    const record_t *rows, Py_ssize_t start, Py_ssize_t end, const target_t *targets,
     Py_ssize_t width, uint64_t fixed,
 ) noexcept nogil:
     """Copy fields of rows of fixed columns; return the first invalid row, or -1."""
@@ -149,14 +141,14 @@ cdef Py_ssize_t fill_fixed(
 
 
 cdef Py_ssize_t fill_columns(
-    const row_t *rows, Py_ssize_t start, Py_ssize_t end, target_t *targets,
+    const record_t *rows, Py_ssize_t start, Py_ssize_t end, target_t *targets,
     Py_ssize_t width, uint64_t variables, uint64_t fixed,
 ) noexcept nogil:
     """Copy fields of some rows to the columns; return the first invalid row, or -1.
 
     `fixed` is the size of a row without its variable fields.
     """
-    cdef const row_t *row
+    cdef const record_t *row
     cdef uint64_t total
     cdef uint64_t v
     cdef Py_ssize_t r
@@ -181,28 +173,13 @@ cdef Py_ssize_t fill_columns(
 
 
 @cython.final
-cdef class RowBatch(ColumnBatch):
+cdef class RowBatch(RecordBatch):
     """Rows of MDS shards of one schema, in any order."""
-
-    def __cinit__(self):
-        self.shards = []
-        self.sources = []
-
-    def __dealloc__(self):
-        free(self.rows)
-
-    cdef int reserve(self, Py_ssize_t count) except -1:
-        self.rows = <row_t *> malloc((count + 1) * sizeof(row_t))
-        if self.rows == NULL:
-            raise MemoryError
-        self.room = count
-        return 0
 
     cdef bint select_shard(self, RowShard shard, slot_t *slot) except -1:
         """Set the slot of a shard; False if it has other columns."""
         cdef Source source
         cdef RowPlan plan
-        cdef bint direct
         if type(shard.rows) is not MdsRows:
             return False
         plan = (<MdsRows> shard.rows).plan
@@ -210,25 +187,13 @@ cdef class RowBatch(ColumnBatch):
             self.plan = plan
         elif plan is not self.plan:
             return False
-        source = shard.open_source()
-        try:
-            source.check_size()
-        except FormatError as error:
-            raise shard.annotate(error, 0) from None
-        direct = type(source) is MemorySource or (
-            type(source) is MappedSource
-            and (<MappedSource> source).file.chunks is None
-        )
-        self.buffered = self.buffered or not direct
-        slot.base = source.base if direct else NULL
-        slot.cold = direct and not source.is_resident()
+        slot.number = self.add_shard(shard)
+        source = self.sources[slot.number]
+        slot.base = source.base if is_direct(source) else NULL
         slot.offsets = NULL
         if shard.rows.offsets.wrap_count == 0 and shard.rows.nbytes <= source.nbytes:
             slot.offsets = shard.rows.offsets.values  # these increase to `rows.nbytes`
         slot.count = shard.rows.count
-        slot.number = len(self.shards)
-        self.shards.append(shard)
-        self.sources.append(source)  # keeps the bytes if the shard is closed
         slot.shard = <PyObject *> shard
         return True
 
@@ -236,14 +201,14 @@ cdef class RowBatch(ColumnBatch):
         """Add row `i` of samples, which is in range; False if it has other columns."""
         cdef PyObject *shard
         cdef slot_t *slot
-        cdef row_t *row
+        cdef record_t *row
         if type(samples) is not RowSamples:
             return False
         shard = <PyObject *> (<RowSamples> samples).held
         slot = &self.slots[(<size_t> shard >> 6) % SLOTS]
         if slot.shard != shard and not self.select_shard(<RowShard> shard, slot):
             return False
-        row = &self.rows[self.count]
+        row = &self.records[self.count]
         row.i = i
         row.shard = slot.number
         row.at = NULL
@@ -254,93 +219,21 @@ cdef class RowBatch(ColumnBatch):
             self.place_row(row)
         if slot.base != NULL:
             row.at = slot.base + row.offset
-            self.cold = self.cold or slot.cold
         self.count += 1
         return True
 
-    cdef int place_row(self, row_t *row) except -1:
+    cdef int place_row(self, record_t *row) except -1:
         """Set the extent of a row by the table of its shard, and check it."""
         cdef RowShard shard = <RowShard> self.shards[row.shard]
         cdef Source source = <Source> self.sources[row.shard]
         shard.rows.row_extent(row.i, &row.offset, &row.size)
         return shard.check_extent(
-            source, shard.rows.width * shard.rows.count + row.i, row.offset, row.size
+            source, shard.member_at(row.i, -1), row.offset, row.size
         )
-
-    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
-        """Load the bytes of rows from `start` on; return the end of the loaded ones.
-
-        Of large rows in mapped files only the header and the named fields.
-        """
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t end = start
-        if not self.cold and not self.buffered:
-            return self.count
-        while end < self.count and (end == start or nbytes < MAX_LOADED):
-            nbytes += self.rows[end].size
-            end += 1
-        if self.buffered:
-            self.copy_rows(start, end)
-            return end
-        self.page_in(start, end, names)
-        return end
-
-    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1:
-        """Populate the pages of rows of mapped files that are not resident."""
-        cdef RowShard shard
-        cdef Pieces pieces = Pieces()
-        cdef Py_ssize_t width = self.plan.width
-        cdef Py_ssize_t r, k
-        cdef list large = []
-        columns = [self.plan.places[name] for name in names if name in self.plan.places]
-        for r in range(start, end):
-            shard = <RowShard> self.shards[self.rows[r].shard]
-            if columns and shard.reads_fields(
-                self.sources[self.rows[r].shard], self.rows[r].size
-            ):
-                pieces.add_cold(shard, self.rows[r].i * width + <Py_ssize_t> columns[0])
-                large.append(r)
-            else:
-                pieces.add_cold(shard, width * shard.rows.count + self.rows[r].i)
-        pieces.page_in()           # of large rows the headers, unless they are resident
-        pieces = Pieces()
-        for r in large:
-            shard = <RowShard> self.shards[self.rows[r].shard]
-            for k in columns:
-                pieces.add_cold(shard, self.rows[r].i * width + k)
-        pieces.page_in()
-        return 0
-
-    cdef int copy_rows(self, Py_ssize_t start, Py_ssize_t end) except -1:
-        """Copy rows to the buffer."""
-        cdef Py_buffer buffer
-        cdef RowShard shard
-        cdef const int64_t *offsets
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t r
-        shards = []
-        members = array("q", [0]) * (end - start)
-        for r in range(start, end):
-            shard = <RowShard> self.shards[self.rows[r].shard]
-            shards.append(shard)
-            members[r - start] = (
-                shard.rows.width * shard.rows.count + self.rows[r].i
-            )
-            nbytes += self.rows[r].size
-        self.buffer = None
-        self.buffer = bytearray(nbytes)
-        found = gather(shards, members, self.buffer)
-        offsets = int64s_of(found, &buffer)
-        try:
-            for r in range(start, end):
-                self.rows[r].at = address_of(self.buffer) + offsets[r - start]
-        finally:
-            PyBuffer_Release(&buffer)
-        return 0
 
     cdef int fault(self, Py_ssize_t r) except -1:
         """Raise the error of an invalid row."""
-        cdef row_t *row = &self.rows[r]
+        cdef record_t *row = &self.records[r]
         cdef MdsRows rows = (<RowShard> self.shards[row.shard]).rows
         rows.check_row(row.i, row.at, row.size)
         raise rows.fault(row.i, -1, "the row has changed", 0)
@@ -358,18 +251,13 @@ cdef class RowBatch(ColumnBatch):
                 columns.begin(names, allocate)
             with nogil:
                 bad = fill_columns(
-                    self.rows, start, end, columns.targets, columns.width,
+                    self.records, start, end, columns.targets, columns.width,
                     self.plan.variables, self.plan.fixed,
                 )
             if bad >= 0:
                 self.fault(bad)
             start = end
         return columns.finish(names)
-
-
-cdef const uint8_t *address_of(bytearray buffer) noexcept:
-    cdef char *at = buffer
-    return <const uint8_t *> at
 
 
 cdef inline void place_target(target_t *target, const column_t *column) noexcept:
@@ -450,7 +338,6 @@ cdef class Columns:
     cdef Py_ssize_t width
     cdef list names, arrays
     cdef list headers              # own the headers of the targets
-    cdef list buffers              # exports of the arrays
 
     def __cinit__(self, RowBatch batch not None, Py_ssize_t most):
         self.batch = batch
@@ -495,7 +382,7 @@ cdef class Columns:
     cdef int add(self, Py_ssize_t k, object allocate) except -1:
         """Add column `k` unless its values have no layout."""
         cdef RowPlan plan = self.batch.plan
-        cdef row_t *row = &self.batch.rows[0]
+        cdef record_t *row = &self.batch.records[0]
         cdef MdsRows rows = (<RowShard> self.batch.shards[row.shard]).rows
         cdef column_t *column = &plan.columns[k]
         cdef target_t *target = &self.targets[self.width]

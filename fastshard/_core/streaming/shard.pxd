@@ -1,29 +1,12 @@
-from libc.stdint cimport uint8_t, uint64_t
-
 from fastshard._core.dataset.field_shard cimport FieldShard
-from fastshard._core.dataset.shard cimport SamplesBase, Shard
-from fastshard._core.io.source cimport Source
+from fastshard._core.dataset.shard cimport SamplesBase
 from fastshard._core.streaming.plan cimport RowTable
-
-
-cdef struct field_t:               # of a row
-    Py_ssize_t row
-    Py_ssize_t column              # -1: the whole row
-    uint64_t offset                # of the row in the file
-    uint64_t size                  # of the row
-    uint64_t start                 # of the field in the row
-    uint64_t nbytes                # of the field
 
 
 cdef class RowShard(FieldShard):
     cdef readonly RowTable rows
     cdef readonly object facts     # what Python samples ask: encodings, decoders
     cdef Py_ssize_t members        # fields, then rows
-    cdef tuple kept                # (row, bytes) of a remote shard, or None
-    cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1
-    cdef object read_row(self, Source source, const field_t *field)
-    cdef bint reads_fields(self, Source source, uint64_t row_size) noexcept
-    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
     cdef object decode(self, Py_ssize_t row, bytes mask, bint copy, dict values)
 
 

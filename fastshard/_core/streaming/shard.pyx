@@ -8,12 +8,13 @@ views, arrays and gathers ask for fields.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Copy
-from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.dataset.field_shard cimport NO_EXTENTS, FieldShard
+from fastshard._core.dataset.field_shard cimport (
+    NO_EXTENTS, FieldShard, field_t, is_direct,
+)
 from fastshard._core.dataset.shard cimport (
     STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SampleDecoder, SamplesBase,
     Shard,
@@ -30,18 +31,6 @@ from fastshard.errors import FormatError, key_collision
 cdef extern from "Python.h":
     object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
     void *PyUnicode_DATA(object text)
-
-cdef enum:
-    MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
-
-
-
-cdef bytes slice_of(object data, uint64_t start, uint64_t size):
-    """Return a part of bytes, which the caller has checked."""
-    if start == 0 and size == <uint64_t> PyBytes_GET_SIZE(data):
-        return data
-    return (<const uint8_t *> PyBytes_AS_STRING(data) + start)[:size]
-
 
 cdef str decimal_text(Py_ssize_t value):
     """Return ``str(value)`` of a number that is not negative."""
@@ -122,47 +111,40 @@ cdef class RowShard(FieldShard):
         column = self.rows.names[i % self.rows.width]
         return f"sample {i // self.rows.width}, column {column!r}"
 
-    cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1:
-        """Set row, column and the row's extent, which is checked."""
+    cdef int find_record(self, Source source, Py_ssize_t i, field_t *field) except -1:
         cdef Py_ssize_t width = self.rows.width
         cdef Py_ssize_t fields = width * self.rows.count
         if i >= fields:
-            field.row = i - fields
+            field.record = i - fields
             field.column = -1
         else:
-            field.row = i // width
-            field.column = i - field.row * width
-        self.rows.row_extent(field.row, &field.offset, &field.size)
-        return self.check_extent(source, i, field.offset, field.size)
-
-    cdef object read_row(self, Source source, const field_t *field):
-        """Return the bytes of a row of a file that is not mapped."""
-        cdef tuple kept = None
-        cdef object data
-        if not source.is_remote():
-            return source.read(field.offset, field.size)
-        with cython.critical_section(self):
-            kept = self.kept
-        if kept is not None and kept[0] == field.row:
-            return kept[1]
-        data = source.read(field.offset, field.size)
-        if field.size <= MAX_KEPT:
-            kept = (field.row, data)
-            with cython.critical_section(self):
-                self.kept = kept
-        return data
-
-    cdef bint reads_fields(self, Source source, uint64_t row_size) noexcept:
-        """Return whether fields are read one by one: of large rows in mapped files."""
-        return source.base != NULL and self.rows.is_read_by_field(row_size)
-
-    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
-        """Set the place of member `i`; return the row's bytes unless it is mapped."""
-        cdef const uint8_t *row
-        cdef object data = None
-        self.find_row(source, i, field)
+            field.record = i // width
+            field.column = i - field.record * width
+        self.rows.row_extent(field.record, &field.offset, &field.size)
         field.start = 0
         field.nbytes = field.size
+        field.is_ready = False
+        return self.check_extent(source, i, field.offset, field.size)
+
+    cdef Py_ssize_t member_at(self, Py_ssize_t record, Py_ssize_t column) noexcept:
+        if column < 0:
+            return self.rows.width * self.rows.count + record
+        return record * self.rows.width + column
+
+    cdef list columns_of(self, tuple names):
+        found = self.rows.names
+        return [found.index(name) for name in names if name in found]
+
+    cdef bint reads_fields(self, Source source, uint64_t size) noexcept:
+        return source.base != NULL and self.rows.is_read_by_field(size)
+
+    cdef uint64_t head_size(self) noexcept:
+        return self.rows.head
+
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
+        cdef const uint8_t *row
+        cdef object data = None
+        self.find_record(source, i, field)
         if field.column < 0:
             return None
         if source.base != NULL:
@@ -172,71 +154,16 @@ cdef class RowShard(FieldShard):
                     field.offset, min(field.size, self.rows.head)
                 )
         else:
-            data = self.read_row(source, field)
+            data = self.read_record(source, field.record, field.offset, field.size)
             row = <const uint8_t *> PyBytes_AS_STRING(data)
         self.rows.field_extent(
-            field.row, row, field.size, field.column, &field.start, &field.nbytes
+            field.record, row, field.size, field.column, &field.start, &field.nbytes
         )
         if field.start > field.size or field.nbytes > field.size - field.start:
             raise FormatError(
                 "a field overruns its row", self.path, field.offset,
                 self.member_name(i),
             )
-        return data
-
-    cdef int extent(
-        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
-    ) except -1:
-        cdef field_t field
-        try:
-            self.place_field(source, i, &field)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        offset[0] = field.offset + field.start
-        size[0] = field.nbytes
-        return 0
-
-    cdef bint estimate_extent(
-        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
-    ) noexcept:
-        """Set the extent of the member's row, of a large one that of the field.
-
-        Until the header is resident, which tells the field's place, it is the header's.
-        """
-        cdef field_t field
-        cdef uint64_t head
-        try:
-            self.find_row(source, i, &field)
-            offset[0] = field.offset
-            size[0] = field.size
-            if field.column < 0 or not self.reads_fields(source, field.size):
-                return True
-            head = min(field.size, self.rows.head)
-            if head > 0 and not source.has_resident(field.offset, head):
-                size[0] = head
-                return True
-            self.rows.field_extent(
-                field.row, source.base + field.offset, field.size, field.column,
-                &field.start, size,
-            )
-            offset[0] += field.start
-        except Exception:          # reading the member reports it
-            return False
-        return True
-
-    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
-        cdef Source source = self.open_source()
-        cdef field_t field
-        cdef object data
-        try:
-            data = self.place_field(source, i, &field)
-            size[0] = field.nbytes
-            if data is None:
-                return source.pin(field.offset + field.start, field.nbytes, at)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        data = slice_of(data, field.start, field.nbytes)
-        at[0] = <uint8_t *> PyBytes_AS_STRING(data)
         return data
 
     def array(self, key, dtype=None, shape=None):
@@ -257,25 +184,6 @@ cdef class RowShard(FieldShard):
                 )
         return Shard.array(self, i, dtype, shape)
 
-    cdef object make_view(self, Py_ssize_t i):
-        cdef Source source = self.open_source()
-        cdef MappedSource mapped
-        cdef field_t field
-        cdef uint8_t *at
-        cdef uint64_t size
-        if type(source) is not MappedSource or (
-            (<MappedSource> source).file.chunks is not None
-        ):
-            owner = self.pin(i, &at, &size)
-            return PyMemoryView_FromObject(owner)
-        mapped = <MappedSource> source
-        try:
-            self.place_field(mapped, i, &field)
-            mapped.ensure_resident(field.offset + field.start, field.nbytes)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        return mapped.file.view(field.offset + field.start, field.nbytes)
-
     cdef object annotate(self, object error, Py_ssize_t i):
         if isinstance(error, FormatError) and error.member is not None:
             return error           # of the table of rows, which names its column
@@ -288,12 +196,10 @@ cdef class RowShard(FieldShard):
         cdef field_t field
         cdef object data
         cdef uint8_t *at
-        cdef Py_ssize_t i = self.rows.width * self.rows.count + row
-        self.find_row(source, i, &field)
+        cdef Py_ssize_t i = self.member_at(row, -1)
+        self.find_record(source, i, &field)
         try:
-            if type(source) is MappedSource and (
-                (<MappedSource> source).file.chunks is None
-            ):
+            if type(source) is MappedSource and is_direct(source):
                 mapped = <MappedSource> source
                 self.rows.ensure_row(mapped, row, field.offset, field.size, mask)
                 return self.rows.decode_row(
@@ -301,9 +207,7 @@ cdef class RowShard(FieldShard):
                     copy, values,
                 )
             data = source.pin(field.offset, field.size, &at)
-        except FormatError as error:
-            raise self.annotate(error, i) from None
-        except OSError as error:
+        except (FormatError, OSError) as error:
             raise self.annotate(error, i) from None
         return self.rows.decode_row(row, at, field.size, data, mask, copy, values)
 
@@ -456,9 +360,7 @@ cdef class RowSamples(SamplesBase):
             self.rows.row_extent(sample.position, &offset, &size)
             if self.held.reads_fields(self.held.open_source(), size):
                 return SamplesBase.visible_members(self, sample)
-        return [
-            (self.shard, self.rows.width * self.rows.count + sample.position)
-        ]
+        return [(self.shard, self.held.member_at(sample.position, -1))]
 
     cdef SamplesBase with_shard(self, Shard shard):
         return RowSamples(shard, self.sample_type, self.first, self.key_column)
@@ -472,7 +374,7 @@ cdef class RowSamples(SamplesBase):
             fs_prefetch_line(self.rows.offsets.values + i)
         elif stage == STAGE_BYTES and source is not None and source.base != NULL:
             if self.held.estimate_extent(
-                source, self.rows.width * self.rows.count + i, &offset, &size
+                source, self.held.member_at(i, -1), &offset, &size
             ):
                 fs_prefetch_line(source.base + offset)
 

@@ -3,11 +3,12 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.columns import ColumnBatch, SampleList
+from fastshard._core.dataset.columns import SampleList
+from fastshard._core.dataset.field_shard import RecordBatch
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
-class PayloadBatch(ColumnBatch):
+class PayloadBatch(RecordBatch):
     def __new__(cls) -> Self: ...
 
 @final

@@ -5,21 +5,19 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.columns cimport (
-    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+    make_column, read_batch, sort_columns, stack_batch,
 )
-from fastshard._core.dataset.gather cimport Pieces
+from fastshard._core.dataset.field_shard cimport RecordBatch, is_direct, record_t
 from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport Layout, get_layout_cache
-from fastshard._core.io.source cimport MappedSource, MemorySource, Source
-from fastshard._core.platform cimport fs_has_bit, fs_prefetch_line
+from fastshard._core.io.source cimport Source
+from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.typed.arrays cimport find_packed_layout, is_packed_array
 from fastshard._core.typed.msgpack cimport (
     FAULT_TRAILING, VALUE_BIN, VALUE_BOOL, VALUE_FLOAT, VALUE_INT, find_field,
@@ -27,26 +25,13 @@ from fastshard._core.typed.msgpack cimport (
 )
 from fastshard._core.typed.shard cimport PackedSamples, PackedShard
 
-from array import array
-
 import numpy
-
-from fastshard._core.dataset.gather import gather
-from fastshard.errors import FormatError
 
 cdef enum:
     AHEAD = 3                      # payloads
     MOST_AHEAD = 1024              # bytes of a payload that are prefetched
     LEAD = 10                      # bytes of an npy header before its text
     LINE = 64                      # bytes of a cache line
-    MAX_LOADED = 16 << 20          # bytes of payloads that are loaded at a time
-
-cdef struct payload_t:
-    const uint8_t *at              # NULL: not loaded
-    uint64_t offset                # in its file
-    uint64_t size
-    Py_ssize_t i                   # sample
-    Py_ssize_t shard               # index in `PayloadBatch.shards`
 
 cdef struct target_t:              # a column
     const uint8_t *name
@@ -154,7 +139,7 @@ cdef inline void copy_value(
 
 
 cdef inline int copy_fields(
-    const payload_t *payload, Py_ssize_t r, target_t *targets, Py_ssize_t width,
+    const record_t *payload, Py_ssize_t r, target_t *targets, Py_ssize_t width,
     uint64_t *where,
 ) noexcept nogil:
     """Copy the fields of a payload to the columns; return its fault, at `where`."""
@@ -194,7 +179,7 @@ cdef inline int copy_fields(
     return 0
 
 
-cdef inline void prefetch_payload(const payload_t *payload) noexcept nogil:
+cdef inline void prefetch_payload(const record_t *payload) noexcept nogil:
     """Prefetch the first bytes of a payload; the processor goes on from there."""
     cdef uint64_t at = 0
     cdef uint64_t end = min(payload.size, <uint64_t> MOST_AHEAD)
@@ -204,7 +189,7 @@ cdef inline void prefetch_payload(const payload_t *payload) noexcept nogil:
 
 
 cdef Py_ssize_t fill_columns(
-    const payload_t *payloads, Py_ssize_t start, Py_ssize_t end, target_t *targets,
+    const record_t *payloads, Py_ssize_t start, Py_ssize_t end, target_t *targets,
     Py_ssize_t width, int *fault, uint64_t *where,
 ) noexcept nogil:
     """Copy fields of some payloads to the columns; return the first invalid, or -1."""
@@ -221,74 +206,39 @@ cdef Py_ssize_t fill_columns(
 
 
 @cython.final
-cdef class PayloadBatch(ColumnBatch):
+cdef class PayloadBatch(RecordBatch):
     """Payloads of packed shards, in any order."""
 
-    cdef payload_t *payloads
-    cdef Py_ssize_t count
     cdef dict numbers              # of shards, their indexes in `shards`
-    cdef list shards               # PackedShard
-    cdef list sources              # of the shards; keep their bytes
-    cdef list direct               # bool: payloads are read where they are
     cdef PackedShard last          # the shard of the payload added last
     cdef Py_ssize_t last_number
     cdef Source source             # of that shard
     cdef const uint8_t *base       # of that source; NULL: its payloads are copied
-    cdef bint buffered             # a source is not mapped, or its pages are counted
-    cdef bint cold                 # a mapped source is not resident
     cdef bint unverified           # a table is of an index that is not checked whole
-    cdef object buffer             # of copied payloads
 
     def __cinit__(self):
-        self.shards, self.sources, self.direct, self.numbers = [], [], [], {}
-
-    def __dealloc__(self):
-        free(self.payloads)
-
-    cdef int reserve(self, Py_ssize_t count) except -1:
-        self.payloads = <payload_t *> malloc((count + 1) * sizeof(payload_t))
-        if self.payloads == NULL:
-            raise MemoryError
-        return 0
+        self.numbers = {}
 
     cdef int select_shard(self, PackedShard shard) except -1:
         """Select the shard that the next payloads are of."""
         cdef object number = self.numbers.get(shard)
         if number is None:
-            number = self.add_shard(shard)
+            number = self.numbers[shard] = self.add_shard(shard)
+            self.unverified = self.unverified or shard.tar.table.verified != NULL
         self.last = shard
         self.last_number = number
         self.source = <Source> self.sources[self.last_number]
-        self.base = self.source.base if self.direct[self.last_number] else NULL
+        self.base = self.source.base if is_direct(self.source) else NULL
         return 0
-
-    cdef object add_shard(self, PackedShard shard):
-        cdef Source source = shard.open_source()
-        cdef bint direct = type(source) is MemorySource or (
-            type(source) is MappedSource
-            and (<MappedSource> source).file.chunks is None
-        )
-        try:
-            source.check_size()
-        except FormatError as error:
-            raise shard.annotate(error, 0) from None
-        self.buffered = self.buffered or not direct
-        self.cold = self.cold or (direct and not source.is_resident())
-        self.unverified = self.unverified or shard.tar.table.verified != NULL
-        number = self.numbers[shard] = len(self.shards)
-        self.shards.append(shard)
-        self.sources.append(source)
-        self.direct.append(direct)
-        return number
 
     cdef bint add(self, object samples, Py_ssize_t i) except -1:
         """Add the payload of a sample in range; False if it is none."""
-        cdef payload_t *payload
+        cdef record_t *payload
         if not isinstance(samples, PackedSamples):
             return False
         if (<PackedSamples> samples).held is not self.last:
             self.select_shard((<PackedSamples> samples).held)
-        payload = &self.payloads[self.count]
+        payload = &self.records[self.count]
         payload.i = i
         payload.shard = self.last_number
         self.last.find_payload(self.source, i, &payload.offset, &payload.size)
@@ -300,98 +250,23 @@ cdef class PayloadBatch(ColumnBatch):
         return True
 
     cdef PackedShard shard_of(self, Py_ssize_t r):
-        return <PackedShard> self.shards[self.payloads[r].shard]
+        return <PackedShard> self.shards[self.records[r].shard]
 
     cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
-        """Load payloads from `start` on; return the end of the loaded ones.
-
-        Of large ones in mapped files only the heads and the named fields.
-        """
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t end = start
-        if self.cold or self.buffered:
-            while end < self.count and (end == start or nbytes < MAX_LOADED):
-                nbytes += self.payloads[end].size
-                end += 1
-            if self.buffered:
-                self.copy_payloads(start, end, nbytes)
-            else:
-                self.page_in(start, end, names)
-        else:
-            end = self.count
-        if self.unverified and not self.buffered:
+        cdef Py_ssize_t end = RecordBatch.load(self, start, names)
+        if self.unverified:
             self.check_headers(start, end)
         return end
 
     cdef int check_headers(self, Py_ssize_t start, Py_ssize_t end) except -1:
         """Compare the headers of members known from an unverified index."""
         cdef PackedShard shard
-        cdef Py_ssize_t r, member
-        for r in range(start, end):
-            shard = self.shard_of(r)
-            if shard.tar.table.verified == NULL:
-                continue
-            member = shard.packed.payload(self.payloads[r].i)
-            if not fs_has_bit(shard.tar.table.verified, member):
-                shard.tar.check_header(
-                    <Source> self.sources[self.payloads[r].shard], member
-                )
-        return 0
-
-    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1:
-        """Populate the pages of payloads of mapped files that are not resident."""
-        cdef PackedShard shard
-        cdef Pieces pieces = Pieces()
-        cdef list large = []
-        cdef Py_ssize_t r, slot
-        for r in range(start, end):
-            shard = self.shard_of(r)
-            slot = shard.packed.slot_of(names[0])
-            if slot >= 0 and shard.reads_fields(
-                <Source> self.sources[self.payloads[r].shard], self.payloads[r].size
-            ):
-                pieces.add_cold(shard, self.member_of(shard, slot, r))
-                large.append(r)
-            else:
-                pieces.add_cold(shard, self.payloads[r].i)
-        pieces.page_in()           # of large ones the heads, unless they are resident
-        pieces = Pieces()
-        for r in large:
-            shard = self.shard_of(r)
-            for name in names:
-                slot = shard.packed.slot_of(name)
-                if slot >= 0:
-                    pieces.add_cold(shard, self.member_of(shard, slot, r))
-        pieces.page_in()
-        return 0
-
-    cdef Py_ssize_t member_of(
-        self, PackedShard shard, Py_ssize_t slot, Py_ssize_t r
-    ) noexcept:
-        """Return the position of a field of payload `r`."""
-        return shard.packed.count * (1 + slot) + self.payloads[r].i
-
-    cdef int copy_payloads(
-        self, Py_ssize_t start, Py_ssize_t end, uint64_t nbytes
-    ) except -1:
-        """Copy payloads to the buffer."""
-        cdef Py_buffer found
-        cdef const int64_t *offsets
-        cdef uint8_t *to
         cdef Py_ssize_t r
-        shards = [self.shard_of(r) for r in range(start, end)]
-        members = array("q", [self.payloads[r].i for r in range(start, end)])
-        self.buffer = bytearray(nbytes)
-        ends = gather(shards, members, self.buffer)
-        if self.unverified:
-            self.check_headers(start, end)
-        to = <uint8_t *> <char *> (<bytearray> self.buffer)
-        offsets = int64s_of(ends, &found)
-        try:
-            for r in range(start, end):
-                self.payloads[r].at = to + offsets[r - start]
-        finally:
-            PyBuffer_Release(&found)
+        for r in range(start, end):
+            shard = self.shard_of(r)
+            shard.check_payload(
+                <Source> self.sources[self.records[r].shard], self.records[r].i
+            )
         return 0
 
     cdef dict stack(self, tuple names, object allocate):
@@ -407,7 +282,7 @@ cdef class PayloadBatch(ColumnBatch):
                 columns.begin(names, allocate)
             with nogil:
                 bad = fill_columns(
-                    self.payloads, start, end, columns.targets, columns.width, &fault,
+                    self.records, start, end, columns.targets, columns.width, &fault,
                     &where,
                 )
             if bad >= 0:
@@ -417,7 +292,7 @@ cdef class PayloadBatch(ColumnBatch):
 
     cdef int fault(self, Py_ssize_t r, int fault, uint64_t where) except -1:
         """Raise the error of an invalid payload."""
-        cdef payload_t *payload = &self.payloads[r]
+        cdef record_t *payload = &self.records[r]
         raise self.shard_of(r).fault(
             make_fault(fault, where), payload.i, payload.offset
         )
@@ -448,7 +323,7 @@ cdef class PayloadColumns:
 
     cdef int begin(self, tuple names, object allocate) except -1:
         """Allocate the columns by the first payload, in the order of its fields."""
-        cdef payload_t *first = &self.batch.payloads[0]
+        cdef record_t *first = &self.batch.records[0]
         cdef list found = []
         cdef value_t value
         cdef Py_ssize_t place = -1
@@ -478,7 +353,7 @@ cdef class PayloadColumns:
         self, str name, bytes encoded, const value_t *value, object allocate
     ) except -1:
         """Add a column by its first value, unless that has no layout."""
-        cdef payload_t *first = &self.batch.payloads[0]
+        cdef record_t *first = &self.batch.records[0]
         cdef target_t *target = &self.targets[self.width]
         cdef const uint8_t *at = first.at + value.start
         cdef PackedShard shard = self.batch.shard_of(0)

@@ -4,17 +4,6 @@ from fastshard._core.dataset.field_shard cimport FieldShard
 from fastshard._core.dataset.shard cimport GroupedSamples, Shard
 from fastshard._core.io.source cimport MappedFile, Source
 from fastshard._core.table.grouping cimport Grouping
-from fastshard._core.typed.msgpack cimport value_t
-
-
-cdef struct field_t:               # of a payload
-    Py_ssize_t sample
-    Py_ssize_t slot                # of its name; -1: the whole payload
-    uint64_t offset                # of the payload in the file
-    uint64_t size                  # of the payload
-    uint64_t start                 # of the field in the payload
-    uint64_t nbytes                # of the field
-    value_t value
 
 
 cdef class PackedTable:
@@ -33,7 +22,6 @@ cdef class PackedTable:
 cdef class PackedShard(FieldShard):
     cdef readonly Shard tar        # names, extents and headers of the members
     cdef PackedTable packed
-    cdef tuple kept                # (sample, payload) read last; None if mapped
     cdef int find_payload(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1
@@ -41,11 +29,7 @@ cdef class PackedShard(FieldShard):
         self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size,
         uint64_t head, const uint8_t **at,
     )
-    cdef bint reads_fields(self, Source source, uint64_t size) noexcept
-    cdef object read_payload(
-        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
-    )
-    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
+    cdef int check_payload(self, Source source, Py_ssize_t i) except -1
     cdef object fault(self, object error, Py_ssize_t i, uint64_t offset)
     cdef object name_of_field(self, Py_ssize_t i, object field)
 

@@ -10,7 +10,6 @@ arrays and gathers ask for fields. The tar's table has the payloads' extents.
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
@@ -18,7 +17,9 @@ from libc.string cimport memcmp
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.dataset.columns cimport SampleList
 from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
-from fastshard._core.dataset.field_shard cimport NO_EXTENTS, FieldShard
+from fastshard._core.dataset.field_shard cimport (
+    NO_EXTENTS, FieldShard, field_t, is_direct,
+)
 from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SampleDecoder, SamplesBase, Shard,
 )
@@ -45,7 +46,6 @@ from fastshard.errors import (
 cdef enum:
     LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the fields asked for
     HEAD = 4096                    # bytes of a large payload that are read first
-    MAX_KEPT = 4 << 20             # bytes of a payload that is kept
     FEW_NAMES = 16                 # are compared with each other
 
 cdef str PAYLOAD = "msgpack"       # the field of the tar's samples
@@ -252,6 +252,7 @@ cdef class PackedShard(FieldShard):
     ):
         self.tar = tar
         self.packed = packed
+        self.keeps_local = True    # a field is looked up before it is read
 
     def with_source(self, Source source not None):
         """Return a handle that reads the same bytes from another source."""
@@ -304,91 +305,85 @@ cdef class PackedShard(FieldShard):
         """
         cdef uint8_t *pinned
         cdef object owner = None
-        cdef Py_ssize_t member
         if source.base == NULL:
-            owner = self.read_payload(source, i, offset, size)
+            owner = self.read_record(source, i, offset, size)
             at[0] = <const uint8_t *> PyBytes_AS_STRING(owner)
-        elif type(source) is MappedSource and (
-            (<MappedSource> source).file.chunks is None
-        ):
+        elif type(source) is MappedSource and is_direct(source):
             (<MappedSource> source).ensure_resident(offset, head)
             at[0] = source.base + offset
         else:                      # its pages are counted
             owner = source.pin(offset, head, &pinned)
             at[0] = pinned
         if self.tar.table.verified != NULL:
+            self.check_payload(source, i)
+        return owner
+
+    cdef int check_payload(self, Source source, Py_ssize_t i) except -1:
+        """Compare the header of a member known from an unverified index."""
+        cdef Py_ssize_t member
+        if self.tar.table.verified != NULL:
             member = self.packed.payload(i)
             if not fs_has_bit(self.tar.table.verified, member):
                 self.tar.check_header(source, member)
-        return owner
+        return 0
 
-    cdef object read_payload(
-        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
-    ):
-        """Return the bytes of a payload of a file that is not mapped.
-
-        Those of a remote file are kept for the next field. Those of a local one are
-        kept for one more call, for a field is looked up before it is read.
-        """
-        cdef tuple kept = None
-        cdef object data
-        cdef bint remote = source.is_remote()
-        with cython.critical_section(self):
-            kept = self.kept
-            if not remote:
-                self.kept = None
-        if kept is not None and kept[0] == i:
-            return kept[1]
-        data = source.read(offset, size)
-        if size <= MAX_KEPT:
-            kept = (i, data)
-            with cython.critical_section(self):
-                self.kept = kept
-        return data
-
-    cdef bint reads_fields(self, Source source, uint64_t size) noexcept:
-        """Return whether fields are read one by one: of large mapped payloads."""
-        return source.base != NULL and size > LARGE_PAYLOAD
-
-    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
-        """Set the place of member `i`; return the payload's bytes unless it is mapped.
-
-        The field's bytes are resident unless its payload is large.
-        """
+    cdef int find_record(self, Source source, Py_ssize_t i, field_t *field) except -1:
         cdef Py_ssize_t count = self.packed.count
-        cdef Py_ssize_t place = -1
-        cdef const uint8_t *payload = NULL
-        cdef bint large
-        cdef int fault
-        field.sample = i % count
-        field.slot = i // count - 1
-        self.find_payload(source, field.sample, &field.offset, &field.size)
+        field.record = i % count
+        field.column = i // count - 1
+        field.is_ready = False
+        self.find_payload(source, field.record, &field.offset, &field.size)
         field.start = 0
         field.nbytes = field.size
-        large = self.reads_fields(source, field.size)
-        if field.slot < 0:
-            large = True           # it is brought into memory as a whole by the caller
+        return 0
+
+    cdef Py_ssize_t member_at(self, Py_ssize_t record, Py_ssize_t column) noexcept:
+        return self.packed.count * (1 + column) + record
+
+    cdef list columns_of(self, tuple names):
+        found = [self.packed.slot_of(name) for name in names]
+        return [slot for slot in found if slot >= 0]
+
+    cdef bint reads_fields(self, Source source, uint64_t size) noexcept:
+        return source.base != NULL and size > LARGE_PAYLOAD
+
+    cdef uint64_t head_size(self) noexcept:
+        return HEAD
+
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
+        """Set the place of member `i`, resident unless its payload is large."""
+        cdef Py_ssize_t place = -1
+        cdef const uint8_t *payload = NULL
+        cdef uint64_t head
+        cdef value_t value
+        cdef int fault
+        self.find_record(source, i, field)
+        if field.column < 0 and source.base != NULL:
+            self.check_payload(source, field.record)
+            return None
+        field.is_ready = not self.reads_fields(source, field.size)
+        head = field.size if field.is_ready else min(field.size, <uint64_t> HEAD)
         owner = self.hold_payload(
-            source, field.sample, field.offset, field.size,
-            min(field.size, <uint64_t> HEAD) if large else field.size, &payload,
+            source, field.record, field.offset, field.size, head, &payload
         )
-        if field.slot < 0:
+        if field.column < 0:
             return owner
         fault = find_field_at(
-            payload, field.size, self.packed.encoded[field.slot], large, &field.value,
-            &place,
+            payload, field.size, self.packed.encoded[field.column],
+            not field.is_ready, &value, &place,
         )
         if fault != 0:
-            raise self.fault(make_fault(fault, field.value.at), i, field.offset)
+            raise self.fault(make_fault(fault, value.at), i, field.offset)
         if place < 0:
             raise FormatError(
                 "the payload has no such field", self.path, field.offset,
                 self.member_name(i),
             )
-        if is_text(&field.value):
-            field.start, field.nbytes = field.value.start, field.value.nbytes
+        field.kind = value.kind
+        if is_text(&value):
+            field.start, field.nbytes = value.start, value.nbytes
         else:
-            field.start, field.nbytes = field.value.at, field.value.size
+            field.start, field.nbytes = value.at, value.size
         return owner
 
     cdef object fault(self, object error, Py_ssize_t i, uint64_t offset):
@@ -409,89 +404,6 @@ cdef class PackedShard(FieldShard):
             found = FormatError(error.reason, self.path, offset + error.offset, name)
         found.__cause__ = error.__cause__
         return found
-
-    cdef int extent(
-        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
-    ) except -1:
-        cdef field_t field
-        if i < self.packed.count:
-            return self.find_payload(source, i, offset, size)
-        try:
-            self.place_field(source, i, &field)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        offset[0] = field.offset + field.start
-        size[0] = field.nbytes
-        return 0
-
-    cdef bint estimate_extent(
-        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
-    ) noexcept:
-        """Set the extent of a payload, of a large one that of the field.
-
-        Until the field can be looked up in memory, it is that of the payload's head.
-        """
-        cdef field_t field
-        cdef uint64_t head
-        try:
-            self.find_payload(source, i % self.packed.count, offset, size)
-            if i < self.packed.count or not self.reads_fields(source, size[0]):
-                return True
-            head = min(size[0], <uint64_t> HEAD)
-            if not source.has_resident(offset[0], head):
-                size[0] = head
-                return True
-            self.place_field(source, i, &field)
-            offset[0] = field.offset + field.start
-            size[0] = field.nbytes
-        except Exception:          # reading the member reports it
-            return False
-        return True
-
-    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
-        cdef Source source = self.open_source()
-        cdef const uint8_t *payload = NULL
-        cdef uint64_t offset
-        cdef field_t field
-        cdef object data
-        try:
-            if i < self.packed.count:
-                self.find_payload(source, i, &offset, size)
-                data = self.hold_payload(source, i, offset, size[0], size[0], &payload)
-                at[0] = <uint8_t *> payload
-                if data is None:
-                    data = (<MappedSource> source).file.raw_view(offset, size[0])
-                return data
-            data = self.place_field(source, i, &field)
-            size[0] = field.nbytes
-            if source.base != NULL:
-                return source.pin(field.offset + field.start, field.nbytes, at)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        if field.nbytes < field.size:
-            data = (PyBytes_AS_STRING(data) + field.start)[:field.nbytes]
-        at[0] = <uint8_t *> PyBytes_AS_STRING(data)
-        return data
-
-    cdef object make_view(self, Py_ssize_t i):
-        cdef Source source = self.open_source()
-        cdef MappedSource mapped
-        cdef field_t field
-        cdef uint8_t *at
-        cdef uint64_t size
-        if type(source) is not MappedSource or (
-            (<MappedSource> source).file.chunks is not None
-        ):
-            owner = self.pin(i, &at, &size)
-            return PyMemoryView_FromObject(owner)
-        mapped = <MappedSource> source
-        try:
-            self.place_field(mapped, i, &field)
-            if self.reads_fields(mapped, field.size):
-                mapped.ensure_resident(field.offset + field.start, field.nbytes)
-        except (FormatError, OSError) as error:
-            raise self.annotate(error, i) from None
-        return mapped.file.view(field.offset + field.start, field.nbytes)
 
     def array(self, key, dtype=None, shape=None):
         """Return a member as an array; see `Shard.array`.
@@ -514,9 +426,9 @@ cdef class PackedShard(FieldShard):
         except FormatError as error:
             found = error
         self.place_field(self.open_source(), i, &field)
-        if field.value.kind != VALUE_BIN:
+        if field.kind != VALUE_BIN:
             found = FormatError(
-                f"expected an array, got {kind_name(field.value.kind)}", "", 0
+                f"expected an array, got {kind_name(field.kind)}", "", 0
             )
         raise self.fault(found, i, field.offset + field.start) from found.__cause__
 
@@ -637,9 +549,7 @@ cdef class PackedSamples(GroupedSamples):
         """Return whether a payload, in range, is large and in a mapped file."""
         cdef Source source = self.held.open_source()
         cdef uint64_t offset, size
-        if type(source) is not MappedSource or (
-            (<MappedSource> source).file.chunks is not None
-        ):
+        if type(source) is not MappedSource or not is_direct(source):
             return False
         self.held.find_payload(source, i, &offset, &size)
         return self.held.reads_fields(source, size)
@@ -734,22 +644,20 @@ cdef class PackedSamples(GroupedSamples):
         if place < 0:
             return -1
         slot = self.packed.slot_of(field)
-        return self.packed.count * (1 + slot) + i
+        return shard.member_at(i, slot)
 
     cdef bint is_resident(self, SampleBase sample) except -1:
         return self.held.open_source().is_resident()
 
     cdef list visible_members(self, SampleBase sample):
         cdef Py_ssize_t i = sample.position
-        cdef Py_ssize_t slot
         cdef uint64_t offset, size
         if sample.only is not None:
             self.held.find_payload(self.held.open_source(), i, &offset, &size)
             if self.held.reads_fields(self.held.open_source(), size):
-                slots = [self.packed.slot_of(field) for field in sample.only]
                 return [
-                    (self.held, self.packed.count * (1 + slot) + i)
-                    for slot in slots if slot >= 0
+                    (self.held, self.held.member_at(i, slot))
+                    for slot in self.held.columns_of(tuple(sample.only))
                 ]
         return [(self.held, i)]
 
@@ -941,8 +849,8 @@ def kind_of_field(SampleBase sample not None, field):
     cdef uint8_t *at
     cdef uint64_t size
     shard.place_field(shard.open_source(), member, &place)
-    if place.value.kind != VALUE_BIN:
-        return kind_name(place.value.kind), False
+    if place.kind != VALUE_BIN:
+        return kind_name(place.kind), False
     owner = shard.pin(member, &at, &size)
     return "bytes", is_packed_array(at, size, get_layout_cache(shard))
 

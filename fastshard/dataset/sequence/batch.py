@@ -609,7 +609,9 @@ class Collation:
 
     def _wrap(self, stack: NDArray[Any], field: str, lengths: Lengths) -> Any:
         """Return the batch's value for a stack; record the shapes of its arrays."""
-        self.padding.record(lengths, _name_of(field), [stack.shape[1:]] * len(stack))
+        if self.padding.has_lengths:
+            shapes = [stack.shape[1:]] * len(stack)
+            self.padding.record(lengths, _name_of(field), shapes)
         return wrap_field(self.wrap_stack, stack, field)
 
     def _collate_mappings(
