@@ -16,7 +16,7 @@ from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
 from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.dataset.streams import ItemStream
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths

@@ -58,7 +58,7 @@ from fastshard.remote.urls import (
 )
 
 if TYPE_CHECKING:
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard._core.parse.tar import UnreadLink
     from fastshard._core.table.extents import ExtentTable
     from fastshard.index.checksums import Hashes

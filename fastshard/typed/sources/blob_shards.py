@@ -16,7 +16,7 @@ from fastshard.typed.atmosphere.client import MAX_BLOB
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard.dataset.verify import Fault
 
 __all__ = ["BlobSet", "open_blob"]
