@@ -63,6 +63,7 @@ class BuildExtensions(build_ext):
         stale = [each for each in self.extensions if not is_translated(each, first)]
         options = {"build_dir": "build/c", "compiler_directives": directives}
         options |= {"shared_utility_qualified_name": SHARED}
+        options |= {"shared_utility_features_disabled": ["MemoryView"]}  # none is typed
         if stale:
             cythonize(stale, nthreads=PROCESSORS, force=True, **options)
         for extension in self.extensions:

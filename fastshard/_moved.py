@@ -21,7 +21,7 @@ MOVED = {
     "fastshard._core.columnfile": "fastshard._core.columnar.column_file",
     "fastshard._core.columnsamples": "fastshard._core.columnar.rows",
     "fastshard._core.extents": "fastshard._core.table.extents",
-    "fastshard._core.feeds": "fastshard._core.dataset.streams",
+    "fastshard._core.feeds": "fastshard._core.dataset.locator",
     "fastshard._core.grouping": "fastshard._core.table.grouping",
     "fastshard._core.mapped": "fastshard._core.io.source",
     "fastshard._core.npywrite": "fastshard._core.dataset.npy",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, finalize
 
 from fastshard._core.io.paging import Counters
-from fastshard._core.loader.lease import MemoryLease
+from fastshard._core.loader.threads import MemoryLease
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import Any, Self, TypeAlias, final
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.dataset.columns import ColumnBatch
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.locator import ColumnBatch, SampleLocator
 from fastshard._core.dataset.shard import SampleBase
 
 @final
@@ -28,7 +27,6 @@ def fill_rows(
 def stack_rows(
     columns: list[Rows], positions: Any, *, is_resident: bool = False
 ) -> dict[str, NDArray[Any]]: ...
-
 def count_steps(rows: Rows) -> array[int]: ...
 
 @final

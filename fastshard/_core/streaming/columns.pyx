@@ -13,16 +13,14 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.dataset.columns cimport (
-    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+from fastshard._core.dataset.locator cimport (
+    ColumnBatch, SampleLocator, make_column, read_batch, sort_columns, stack_batch,
 )
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.npy cimport make_empty_array
-from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_prefetch_line
-from fastshard._core.streaming.offsets cimport offset_of
-from fastshard._core.streaming.plan cimport MdsRows, RowPlan, column_t
+from fastshard._core.streaming.plan cimport MdsRows, RowPlan, column_t, offset_of
 from fastshard._core.streaming.shard cimport RowSamples, RowShard
 
 from array import array

@@ -3,8 +3,7 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.columns import ColumnBatch, SampleList
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.locator import ColumnBatch, SampleList, SampleLocator
 
 @final
 class PayloadBatch(ColumnBatch):

@@ -12,11 +12,10 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.dataset.columns cimport (
-    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+from fastshard._core.dataset.locator cimport (
+    ColumnBatch, SampleLocator, make_column, read_batch, sort_columns, stack_batch,
 )
 from fastshard._core.dataset.gather cimport Pieces
-from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport Layout, get_layout_cache
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_has_bit, fs_prefetch_line
