@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastshard._core.loader.resize import instruction_set, resize_into
+from fastshard._core.loader.images import instruction_set, resize_into
 from harness import SCALE, contenders, expect
 from harness.pictures import photographs
 

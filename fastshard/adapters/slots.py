@@ -21,8 +21,8 @@ from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, finalize
 
-from fastshard._core.io.prefetch import Counters
-from fastshard._core.loader.lease import MemoryLease
+from fastshard._core.io.paging import Counters
+from fastshard._core.loader.threads import MemoryLease
 from fastshard._util.processes.forks import at_fork, list_members
 from fastshard.errors import FastshardError
 

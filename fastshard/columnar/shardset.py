@@ -155,7 +155,7 @@ class ColumnSet(ShardSet):
         positions: Any,
         fields: tuple[str, ...],
     ) -> dict[str, NDArray[Any]]:
-        from fastshard._core.columnar.positions import read_fields
+        from fastshard._core.columnar.batch import read_fields
         from fastshard.columnar.read.batch import stack_equal
 
         return read_fields(locator, positions, fields, stack_equal)

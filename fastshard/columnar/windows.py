@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard._core.columnar.windows import WindowReader
+    from fastshard._core.columnar.batch import WindowReader
     from fastshard.formats.layout import Allocate
 
 __all__ = ["SeriesWindows", "WindowDataset", "WindowOptions"]
@@ -153,7 +153,7 @@ class SeriesWindows:
         """Count the windows of all samples; reads headers."""
         import numpy as np
 
-        from fastshard._core.columnar.windows import count_steps
+        from fastshard._core.columnar.batch import count_steps
 
         samples = self.shards.rows()
         length, stride = self.options.length, self.options.stride
@@ -195,7 +195,7 @@ class SeriesWindows:
         self, samples: NDArray[np.int64], starts: NDArray[np.int64]
     ) -> Iterable[tuple[str, WindowReader]]:
         """Return the reader of each field's windows."""
-        from fastshard._core.columnar.windows import WindowReader
+        from fastshard._core.columnar.batch import WindowReader
 
         fields, length = self.options.fields, self.options.length
         for rows in self.shards.rows().columns_of(fields):

@@ -57,7 +57,7 @@ from fastshard.index.freshness import (
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
 
 if TYPE_CHECKING:
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard._core.parse.tar import UnreadLink
     from fastshard._core.table.extents import ExtentTable
     from fastshard.index.checksums import Hashes

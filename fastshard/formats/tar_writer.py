@@ -5,10 +5,9 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from fastshard._core.io.paging import start_writeback
 from fastshard._core.io.source import LocalFile
-from fastshard._core.io.writeback import start_writeback
-from fastshard._core.parse.tar import scan_tar
-from fastshard._core.parse.tar_header import fill_header
+from fastshard._core.parse.tar import fill_header, scan_tar
 from fastshard._core.table.grouping import copy_columns
 from fastshard._util.files import AtomicFile
 from fastshard.codecs.file_digest import FileDigest

@@ -6,7 +6,7 @@ from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.loader.lease import MemoryLease, Spares
+from fastshard._core.loader.threads import MemoryLease, Spares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

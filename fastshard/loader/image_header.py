@@ -10,7 +10,7 @@ import re
 from struct import Struct
 from typing import NamedTuple
 
-from fastshard._core.loader import jpeg
+from fastshard._core.loader import images
 from fastshard.errors import FormatError
 
 __all__ = [
@@ -173,7 +173,7 @@ def read_header(view: memoryview) -> ImageHeader:
 
 
 def _read_jpeg(view: memoryview) -> ImageHeader:
-    width, height, *facts, exif, xmp = jpeg.read_jpeg(view)
+    width, height, *facts, exif, xmp = images.read_jpeg(view)
     orientation: int | None = None
     if exif:
         parts = [bytes(view[at : at + size]) for at, size in exif]
@@ -193,7 +193,7 @@ def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, 
         The number, and the offset of the end marker; of the first segment that is cut
         off; or the size, if both are missing.
     """
-    return jpeg.count_scans(view, at, most)
+    return images.count_scans(view, at, most)
 
 
 def _read_xmp_orientation(xmp: memoryview | bytes) -> int | None:

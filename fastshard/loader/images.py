@@ -8,8 +8,12 @@ from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard._core.loader.jpeg import plain_shape
-from fastshard._core.loader.resize import gray_into, orient_into, resize_into
+from fastshard._core.loader.images import (
+    gray_into,
+    orient_into,
+    plain_shape,
+    resize_into,
+)
 from fastshard._util.options import check_choice
 from fastshard.errors import FormatError
 from fastshard.loader.crops import Box, center_box, random_box, uniforms

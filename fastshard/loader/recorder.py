@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastshard._core.loader.times import ConsumerTimes, ThreadTimes
+from fastshard._core.loader.threads import ConsumerTimes, ThreadTimes
 from fastshard.loader.stats import LoaderStats, LoaderTotals
 from fastshard.loader.times import set_current_times
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from fastshard._core.loader.times import bucket_value
+from fastshard._core.loader.threads import bucket_value
 
 __all__ = ["LoaderStats", "LoaderTotals"]
 

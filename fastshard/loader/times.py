@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastshard._core.loader.times import (
+from fastshard._core.loader.threads import (
     ThreadTimes,
     current_times,
     enter_step,

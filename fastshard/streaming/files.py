@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard._core.io.source import (
     LocalFile,
     MemorySource,

@@ -12,7 +12,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from fastshard._core.columnar.metadata import encode_flat
+from fastshard._core.parse.json import encode_flat
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import FastshardError
 from support.columnar.checks import (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from support.inside.datasets import ring_of
 from support.marks import not_sanitized

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.loader.times import ConsumerTimes, ThreadTimes, bucket_value
+from fastshard._core.loader.threads import ConsumerTimes, ThreadTimes, bucket_value
 from fastshard.dataset.sequence.loading import DatasetSource
 from fastshard.loader.recorder import LoaderRecorder
 from fastshard.loader.stats import LoaderStats

@@ -1,8 +1,12 @@
-from typing import Any, final
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeAlias, final
 
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
+from fastshard._core.dataset.locator import ColumnBatch, SampleLocator
+from fastshard._core.dataset.shard import SampleBase
 
 @final
 class RowCopy: ...
@@ -22,4 +26,33 @@ def fill_rows(
 ) -> int | None: ...
 def stack_rows(
     columns: list[Rows], positions: Any, *, is_resident: bool = False
+) -> dict[str, NDArray[Any]]: ...
+def count_steps(rows: Rows) -> array[int]: ...
+
+@final
+class WindowReader:
+    def __new__(cls, rows: Rows, samples: Any, starts: Any, length: int) -> Self: ...
+    def views(self) -> list[NDArray[Any]]: ...
+    def copy(
+        self, allocate: Callable[[tuple[int, ...], Any], NDArray[Any]]
+    ) -> NDArray[Any] | None: ...
+    def page_in(self) -> None: ...
+
+_StackRows: TypeAlias = Callable[..., dict[str, NDArray[Any]]]
+
+@final
+class PositionBatch(ColumnBatch):
+    def __new__(cls, stack_rows: _StackRows) -> Self: ...
+
+def read_fields(
+    locator: SampleLocator,
+    positions: Sequence[int] | NDArray[Any],
+    names: tuple[str, ...],
+    stack_rows: _StackRows,
+) -> dict[str, NDArray[Any]]: ...
+def stack_samples(
+    samples: list[SampleBase],
+    names: tuple[str, ...],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    stack_rows: _StackRows,
 ) -> dict[str, NDArray[Any]]: ...

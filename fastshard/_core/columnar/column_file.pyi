@@ -4,10 +4,13 @@ from typing import Any, Literal, Self, TypeAlias, final
 from numpy.typing import NDArray
 
 from fastshard._core.dataset.npy import LayoutCache
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import FormatError
+
+@final
+class Pack: ...
 
 _Scan: TypeAlias = Callable[[str], tuple[ExtentTable, FormatError | None]]
 

@@ -4,7 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
+
+NO_SHARD: int
+
+def sort_in_file_order(
+    columns: list[Rows], order: NDArray[np.int64]
+) -> NDArray[np.int64]: ...
 
 @final
 class HeaderCheck: ...

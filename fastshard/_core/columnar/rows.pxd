@@ -1,7 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastshard._core.columnar.column_file cimport ColumnFile
-from fastshard._core.columnar.pack cimport Pack
+from fastshard._core.columnar.column_file cimport ColumnFile, Pack
 from fastshard._core.dataset.npy cimport Layout
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.span cimport span_t

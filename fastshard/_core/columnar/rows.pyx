@@ -16,8 +16,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.columnar.column_file cimport BLOCK, ColumnFile, parse_offset
-from fastshard._core.columnar.pack cimport Pack
+from fastshard._core.columnar.column_file cimport BLOCK, ColumnFile, Pack, parse_offset
 from fastshard._core.dataset.npy cimport (
     CACHED_HEADER, Layout, find_layout, get_layout_cache, make_layout_array,
     make_member_array, make_shaped_array,

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.dataset.columns cimport ColumnBatch
+from fastshard._core.dataset.locator cimport ColumnBatch
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.table.extents cimport ExtentTable

@@ -2,7 +2,7 @@ from typing import Any, Self, final, overload
 
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.columns import ColumnBatch
+from fastshard._core.dataset.locator import ColumnBatch
 from fastshard._core.dataset.shard import Shard
 
 @disjoint_base

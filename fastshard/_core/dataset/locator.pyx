@@ -1,18 +1,35 @@
-"""Samples by their position in a dataset, with CPU prefetch for random access."""
+"""Samples by their position in a dataset: one, the columns of several, or a stream.
+
+Random access prefetches for the CPU. Streams of members and samples in order have
+iterators with a guard.
+"""
 
 cimport cython
-from cpython.buffer cimport PyBuffer_Release
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
 from cpython.number cimport PyNumber_AsSsize_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.npy cimport make_empty_array
 from fastshard._core.dataset.shard cimport (
-    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleDecoder, SamplesBase, call_decoder,
-    decode_item,
+    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SampleDecoder, SamplesBase,
+    Shard, call_decoder, decode_item, resident_view, use_resident,
 )
+from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.table.order cimport Order
+from fastshard._core.threads cimport fs_atomic_next, fs_atomic_store
 
+import sysconfig
 from array import array
+from collections import deque
 
+from fastshard._core.dataset.gather import resolve_positions
+from fastshard._core.dataset.shard import add_notes
+from fastshard.errors import ClosedError, FastshardError, is_transient
 
 @cython.final
 cdef class SampleLocator:
@@ -227,3 +244,733 @@ cdef class LookaheadRing:
         cdef object samples = self.locator.samples[location.shard]
         if samples is not None and isinstance(samples, SamplesBase):
             (<SamplesBase> samples).prefetch(location.at, stage)
+
+
+cdef class ColumnBatch:
+    """Samples of several shards, whose columns are read together; a base class."""
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} does not pickle")
+
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        """Allocate room for as many samples; call once, before `add`."""
+        raise NotImplementedError
+
+    cdef bint add(self, object samples, Py_ssize_t i) except -1:
+        """Add the sample at a position, in range; False if it is of another format."""
+        raise NotImplementedError
+
+    cdef dict stack(self, tuple names, object allocate):
+        """Return the columns that have one layout, as arrays."""
+        raise NotImplementedError
+
+
+cdef object make_column(
+    str name, Py_ssize_t count, tuple shape, object dtype, uint64_t item,
+    object allocate, uint8_t **out,
+):
+    """Return an array ``[count, *shape]`` of items; set `out` to its memory.
+
+    None: what `allocate` returned is strided, and its caller fills it.
+    """
+    cdef uint64_t nbytes = <uint64_t> count * item
+    cdef uint64_t size
+    cdef Py_buffer buffer
+    if allocate is None:
+        return make_empty_array(dtype, count, shape, nbytes, out)
+    made = allocate(name, (count, *shape), dtype)
+    try:
+        PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+    except (BufferError, ValueError):
+        return None
+    out[0] = <uint8_t *> buffer.buf
+    size = buffer.len
+    PyBuffer_Release(&buffer)      # the array, which is returned, keeps it
+    if size != nbytes:
+        raise ValueError(f"{size:,} bytes are no array of {shape}")
+    return made
+
+
+cdef dict sort_columns(dict found, tuple names):
+    """Return the columns in the order of `names`."""
+    if tuple(found) == names:
+        return found
+    return {name: found[name] for name in names if name in found}
+
+
+cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
+    """Return a position in range; a negative one counts from the end."""
+    if not -count <= i < count:
+        raise IndexError(f"position {i} is out of range for length {count:,}")
+    return i + count if i < 0 else i
+
+
+cdef const int64_t *positions_of(
+    object positions, Py_ssize_t count, Py_buffer *buffer
+) except? NULL:
+    """Return a pointer to positions; those of an array of int64 are not checked."""
+    if PyObject_CheckBuffer(positions):
+        try:
+            return int64s_of(positions, buffer)
+        except (TypeError, ValueError, BufferError):  # other numbers, or strided
+            pass
+    return int64s_of(resolve_positions(positions, count), buffer)
+
+
+cdef dict read_batch(
+    ColumnBatch batch, SampleLocator locator, object positions, tuple names,
+    object allocate,
+):
+    """Return columns of samples by position, read by an empty batch."""
+    cdef Py_buffer buffer
+    cdef const int64_t *numbers
+    cdef location_t location
+    cdef Py_ssize_t i, k, count
+    cdef object samples
+    if not names:
+        return {}
+    numbers = positions_of(positions, locator.count, &buffer)
+    try:
+        count = buffer.len // 8
+        batch.reserve(count)
+        for k in range(count):
+            i = numbers[k]         # loaded once: another thread may write the array
+            locator.locate(
+                i if 0 <= i < locator.count else wrap_position(i, locator.count),
+                &location,
+            )
+            samples = locator.samples[location.shard]
+            if samples is None:
+                samples = locator.open_shard(location.shard)
+            if locator.used is not None:
+                locator.used[location.shard] = 1
+            if not batch.add(samples, location.at):
+                return {}
+    finally:
+        PyBuffer_Release(&buffer)
+    return batch.stack(names, allocate)
+
+
+@cython.final
+cdef class SampleList:
+    """Stored samples as their positions; a sample is made when it is asked for.
+
+    Batches that are kept have no object for each sample.
+
+    Parameters
+    ----------
+    samples : list of SampleBase
+    """
+
+    def __cinit__(self, list samples not None):
+        cdef SampleBase sample
+        cdef object last = None
+        cdef Py_ssize_t owner = -1
+        cdef dict numbers = {}     # of owners, by their ids: some compare as sequences
+        self.owners = []
+        self.places = <place_t *> malloc((len(samples) + 1) * sizeof(place_t))
+        if self.places == NULL:
+            raise MemoryError
+        for item in samples:
+            sample = <SampleBase?> item
+            if sample.samples is not last:
+                last = sample.samples
+                owner = numbers.setdefault(id(last), len(numbers))
+                if owner == len(self.owners):
+                    self.owners.append(last)
+            self.places[self.count].owner = owner
+            self.places[self.count].position = sample.position
+            self.count += 1
+
+    def __dealloc__(self):
+        free(self.places)
+
+    def __reduce__(self):
+        raise TypeError("a SampleList does not pickle")
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            yield self[i]
+
+    def __getitem__(self, Py_ssize_t i):
+        if not 0 <= i < self.count:
+            raise IndexError(f"no sample {i} of {self.count:,}")
+        return self.owners[self.places[i].owner][self.places[i].position]
+
+
+@cython.nonecheck(True)
+cdef dict stack_batch(ColumnBatch batch, object samples, tuple names, object allocate):
+    """Return columns of a list or a `SampleList`, read by an empty batch."""
+    cdef SampleBase sample
+    cdef SampleList stored
+    cdef place_t place
+    cdef Py_ssize_t k
+    if not names:
+        return {}
+    batch.reserve(len(samples))
+    if type(samples) is SampleList:
+        stored = <SampleList> samples
+        for k in range(stored.count):
+            place = stored.places[k]
+            if not batch.add(stored.owners[place.owner], place.position):
+                return {}
+        return batch.stack(names, allocate)
+    for sample in <list?> samples:
+        if not batch.add(sample.samples, sample.position):
+            return {}
+    return batch.stack(names, allocate)
+
+
+cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+cdef object strip_traceback(object error):
+    """Return an error without its traceback; it may be raised for several items."""
+    return error.with_traceback(None)
+
+
+# A stream returns an item, or the exception that takes its place: an item that cannot
+# be read does not end the iteration. An `OSError` met ahead of the item's turn may be
+# transient: the stream stays where it is and tries again in the item's turn.
+
+cdef class ItemStream:
+    """Items in order, with the members that hold the bytes of each."""
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} does not pickle")
+
+    cdef object next_item(self, bint ahead):
+        """Return the next item or the exception in its place; raise StopIteration.
+
+        If `ahead` of the item's turn, an `OSError` is returned without consuming it.
+        """
+        raise NotImplementedError
+
+    cdef object next_resident(self):
+        """Return the next item as the caller gets it, if its bytes are resident.
+
+        None: `next_item` must be called, nothing was consumed. An error that is
+        raised is the item's, which is consumed.
+        """
+        return None
+
+    cdef object next_decoded(self):
+        """Return the next item as `decoder` makes it, if its bytes are resident.
+
+        None: another method must be called, nothing was consumed.
+        """
+        return None
+
+    cdef object emit(self, object item):
+        """Return an item as the caller gets it."""
+        return item
+
+    cdef Py_ssize_t left(self) except -1:
+        """Return the likely number of items left."""
+        return 0
+
+    cdef Shard shard_of(self, object item):
+        """Return the shard that holds all of an item, or None for several shards."""
+        raise NotImplementedError
+
+    cdef list members_of(self, object item):
+        """Return the members of an item as (shard, member)."""
+        raise NotImplementedError
+
+    cdef bint is_resident(self, object item) except -1:
+        """Return whether reading an item does not block."""
+        raise NotImplementedError
+
+
+@cython.final
+cdef class MemberStream(ItemStream):
+    """Members of a shard, as views.
+
+    Parameters
+    ----------
+    shard : Shard
+    order : iterable of int
+        Positions in range.
+    """
+
+    def __cinit__(self, Shard shard not None, order):
+        self.shard = shard
+        if type(order) is range and order.step == 1:
+            self.first = order.start
+            self.count = len(order)
+            return
+        if type(order) is not array or order.typecode != "q":
+            order = array("q", order)
+        self.positions = int64s_of(order, &self.buffer)
+        self.count = self.buffer.len // 8
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)  # no-op for a range
+
+    cdef Py_ssize_t position(self) noexcept:
+        """Return the position of the next member; one must be left."""
+        if self.positions != NULL:
+            return <Py_ssize_t> self.positions[self.next]
+        return self.first + self.next
+
+    cdef object next_item(self, bint ahead):
+        cdef Py_ssize_t i
+        self.shard.open_source()
+        if self.next == self.count:
+            raise StopIteration
+        i = self.position()
+        self.next += 1
+        return i
+
+    cdef object next_resident(self):
+        cdef object view
+        if self.next == self.count:
+            return None
+        view = resident_view(self.shard, self.position())
+        self.next += view is not None
+        return view
+
+    cdef Py_ssize_t left(self) except -1:
+        return self.count - self.next
+
+    cdef object emit(self, object item):
+        return self.shard.view_at(item)
+
+    cdef Shard shard_of(self, object item):
+        return self.shard
+
+    cdef list members_of(self, object item):
+        return [(self.shard, item)]
+
+    cdef bint is_resident(self, object item) except -1:
+        return self.shard.open_source().is_resident()
+
+
+cdef class SampleStream(ItemStream):
+    """Samples, narrowed to some fields."""
+
+    cdef object next_item(self, bint ahead):
+        raise StopIteration
+
+    cdef bint has_resident(self, object samples):
+        """Return whether the bytes of some samples are known to be resident."""
+        return (
+            isinstance(samples, SamplesBase)
+            and (<SamplesBase> samples).shard is not None
+            and use_resident((<SamplesBase> samples).shard)
+        )
+
+    cdef object narrow(self, SampleBase sample):
+        if self.only is not None or self.decoders is not None:
+            sample.show(self.only, self.required, self.decoders)
+        return sample
+
+    cdef Shard shard_of(self, object item):
+        return (<SampleBase> item).samples.shard
+
+    cdef list members_of(self, object item):
+        return (<SampleBase> item).samples.visible_members(item)
+
+    cdef bint is_resident(self, object item) except -1:
+        return (<SampleBase> item).samples.is_resident(item)
+
+
+@cython.final
+cdef class PositionStream(SampleStream):
+    """Samples of a dataset in its order.
+
+    Parameters
+    ----------
+    locator : SampleLocator
+    only, required, decoders
+        As for `SampleBase.narrow`.
+    """
+
+    def __cinit__(self, SampleLocator locator not None, only, bint required, decoders):
+        self.ring = LookaheadRing(locator)
+        self.only = only
+        self.required = required
+        self.decoders = decoders
+
+    cdef object next_item(self, bint ahead):
+        cdef Py_ssize_t i = self.next
+        if i == self.ring.count:
+            raise StopIteration
+        try:
+            item = self.narrow(self.ring.sample(i))
+        except (FastshardError, OSError) as error:
+            if ahead and isinstance(error, OSError):
+                return error
+            item = error
+        self.next = i + 1          # not after other errors, as KeyboardInterrupt
+        return item
+
+    cdef object next_resident(self):
+        cdef LookaheadRing ring = self.ring
+        cdef Py_ssize_t i = self.next
+        cdef location_t location
+        if i == ring.count:
+            return None
+        ring.advance(i, &location)
+        if not self.has_resident(ring.locator.samples[location.shard]):
+            return None
+        self.next = i + 1
+        return self.narrow(ring.locator.sample_at(location))
+
+    cdef object next_decoded(self):
+        cdef SampleLocator locator = self.ring.locator
+        cdef Py_ssize_t i = self.next
+        cdef location_t location
+        if i == self.ring.count or self.only is not None or self.decoders:
+            return None
+        self.ring.advance(i, &location)
+        item = decode_item(
+            self.decoder, locator.samples[location.shard], location.at
+        )
+        if item is not None:
+            self.next = i + 1
+            if locator.used is not None:
+                locator.used[location.shard] = 1
+        return item
+
+    cdef Py_ssize_t left(self) except -1:
+        return self.ring.count - self.next
+
+
+@cython.final
+cdef class ShardStream(SampleStream):
+    """All samples of some shards, which need not be counted before.
+
+    A shard that cannot be opened yields its exception in place of each of its
+    samples, or once if they are not counted. After a transient error each of these
+    samples tries to open the shard again.
+
+    Parameters
+    ----------
+    sizes : list of int or None
+        Number of samples of each shard.
+    open_shard : callable
+        ``open_shard(k)`` opens shard `k` and returns its samples.
+    only, required, decoders
+        As for `SampleBase.narrow`.
+    """
+
+    def __cinit__(
+        self, list sizes not None, open_shard, only, bint required, decoders
+    ):
+        self.sizes = sizes
+        self.open_shard = open_shard
+        self.only = only
+        self.required = required
+        self.decoders = decoders
+
+    cdef object next_item(self, bint ahead):
+        cdef Py_ssize_t i
+        if self.repeats > 0:
+            item = self.retry(ahead)
+            if item is not None:
+                return item
+        while self.next_sample == self.sample_count:
+            if self.next_shard == len(self.sizes):
+                self.samples = self.error = None
+                raise StopIteration
+            try:
+                self.open_next()
+            except ClosedError:
+                raise
+            except (FastshardError, OSError) as error:
+                if ahead and isinstance(error, OSError):
+                    self.next_shard -= 1
+                    return error
+                size = self.sizes[self.next_shard - 1]
+                if size == 0:
+                    continue
+                self.repeats = 0 if size is None else size - 1
+                self.error = error
+                return error
+        i = self.next_sample
+        self.next_sample = i + 1
+        try:
+            return self.narrow((<SamplesBase> self.samples).sample_at(i))
+        except (FastshardError, OSError) as error:
+            return error
+
+    cdef object next_resident(self):
+        cdef Py_ssize_t i = self.next_sample
+        if self.repeats > 0 or i == self.sample_count or (
+            not self.has_resident(self.samples)
+        ):
+            return None
+        self.next_sample = i + 1
+        return self.narrow((<SamplesBase> self.samples).sample_at(i))
+
+    cdef object next_decoded(self):
+        cdef Py_ssize_t i = self.next_sample
+        if self.repeats > 0 or i == self.sample_count or (
+            self.only is not None or self.decoders
+        ):
+            return None
+        item = decode_item(self.decoder, self.samples, i)
+        if item is not None:
+            self.next_sample = i + 1
+        return item
+
+    cdef object retry(self, bint ahead):
+        """Return the error of a shard that does not open, or None if it opens now."""
+        if is_transient(self.error):
+            try:
+                samples = <SamplesBase?> self.open_shard(self.next_shard - 1)
+                count = len(samples)
+            except ClosedError:
+                raise
+            except (FastshardError, OSError) as error:
+                self.error = error
+            else:
+                self.samples = samples
+                self.sample_count = count
+                self.next_sample = max(0, count - self.repeats)
+                self.repeats = 0
+                self.error = None
+                return None
+        if not (ahead and isinstance(self.error, OSError)):
+            self.repeats -= 1
+        return self.error
+
+    cdef int open_next(self) except -1:
+        """Open the next shard; a FastshardError or OSError moves past it."""
+        k = self.next_shard
+        self.next_sample = self.sample_count = 0
+        try:
+            self.samples = <SamplesBase?> self.open_shard(k)
+            self.sample_count = len(self.samples)  # groups the members
+            self.next_shard = k + 1
+        except (FastshardError, OSError):
+            self.next_shard = k + 1
+            raise                  # others, as KeyboardInterrupt: open it again
+        return 0
+
+
+cdef bint take_turn(uint64_t *busy) noexcept:
+    """Begin a call; False if another thread is in one."""
+    if WITHOUT_GIL:
+        return fs_atomic_next(busy) == 0
+    if busy[0] != 0:
+        return False
+    busy[0] = 1
+    return True
+
+
+cdef void end_turn(uint64_t *busy) noexcept:
+    if WITHOUT_GIL:
+        fs_atomic_store(busy, 0)
+    else:
+        busy[0] = 0
+
+
+@cython.final
+cdef class CallGuard:
+    """Guard of an iterator that is written in Python: one call at a time.
+
+    It is taken and released around the call in C, where no signal handler runs. Python
+    code has a gap between ``lock.acquire()`` and ``try`` in which Ctrl-C leaves the
+    lock held, and from CPython 3.14 on between ``with lock`` and its body too.
+    """
+
+    cdef uint64_t busy
+
+    def call(self, function):
+        """Return ``function()``.
+
+        Raises
+        ------
+        ValueError
+            Another thread is in a call, or the function calls itself.
+        """
+        if not take_turn(&self.busy):
+            raise ValueError("another thread is in this iterator")
+        try:
+            return function()
+        finally:
+            end_turn(&self.busy)
+
+    def __reduce__(self):
+        raise TypeError("a CallGuard does not pickle")
+
+
+cdef class IteratorBase:
+    """Iterator over a stream: state, errors, and the queue of items ahead.
+
+    Parameters
+    ----------
+    stream : ItemStream
+    window : int
+        Items to prefetch.
+    window_bytes : int
+        Maximum number of bytes to prefetch; at least one item is.
+    make : callable, optional
+        Converts an item for the caller.
+    describe : callable, optional
+        ``describe(n, skipped)`` returns the state after `n` items; its ``release()``
+        is called by `close`.
+    on_error : callable, optional
+        ``on_error(error, position)`` returns whether to skip an item that failed;
+        without it every error is raised.
+    skipped : int
+        Items skipped before this iteration.
+    """
+
+    def __cinit__(
+        self, ItemStream stream not None, Py_ssize_t window, uint64_t window_bytes, *,
+        make=None, describe=None, on_error=None, Py_ssize_t skipped=0, **options,
+    ):
+        if window < 0:
+            raise ValueError(f"window must be at least 0, got {window}")
+        self.stream = stream
+        self.make = make
+        self.describe = describe
+        self.on_error = on_error
+        self.skipped_count = skipped
+        self.window = window
+        self.window_bytes = max(window_bytes, <uint64_t> 1)
+        self.queue = deque()
+
+    def __iter__(self):
+        return self
+
+    def __length_hint__(self):
+        if not self.enter():
+            return 0               # another thread is in a call
+        try:
+            return len(self.queue) + (0 if self.ended else self.stream.left())
+        finally:
+            self.leave()
+
+    def __next__(self):
+        if not self.enter():
+            raise ValueError("another thread is in this iterator")
+        try:
+            if self.on_error is None and not self.invalidated:
+                return self.advance()
+            return self.step()
+        finally:
+            self.leave()
+
+    cdef bint enter(self) noexcept:
+        """Begin a call; False if another thread is in one."""
+        return take_turn(&self.busy)
+
+    cdef void leave(self) noexcept:
+        end_turn(&self.busy)
+
+    cdef object step(self):
+        """Return the next item; skip items that fail if `on_error` says so."""
+        cdef Py_ssize_t before
+        while True:
+            if self.invalidated:
+                self.ended = True
+                self.finish()
+                raise ClosedError("the dataset is closed")
+            if self.on_error is None:
+                return self.advance()
+            before = self.consumed
+            try:
+                return self.advance()
+            except StopIteration:
+                raise
+            except Exception as error:
+                if self.consumed == before:
+                    raise          # not the error of an item: it would repeat
+                if not self.on_error(error, self.consumed - 1):
+                    raise
+                self.skipped_count += 1
+
+    cdef object convert(self, object item):
+        """Return what `make` makes of an item; add the item's name to its errors."""
+        if self.make is None:
+            return item
+        try:
+            return self.make(item)
+        except Exception as error:
+            failure = add_notes(
+                error, item, f"position {self.consumed - 1:,} of the iteration"
+            )
+            if failure is error:
+                raise
+            raise failure from error
+
+    @property
+    def is_mapped(self):
+        """True if `next` maps or decodes what the stream yields."""
+        return self.make is not None or self.stream.decoder is not None
+
+    @property
+    def buffered(self):
+        """Bytes of the items that are prefetched and not returned yet."""
+        return self.queued_bytes
+
+    def __repr__(self):
+        skipped = f"; {self.skipped_count:,} skipped" if self.skipped_count else ""
+        return f"{type(self).__name__}(position {self.consumed:,}{skipped})"
+
+    @property
+    def position(self):
+        """Position of the next item in the order."""
+        return self.consumed
+
+    @property
+    def skipped(self):
+        """Items skipped so far, including those before the state resumed from."""
+        return self.skipped_count
+
+    def state_dict(self):
+        """Return the state to resume from; see `Dataset.resume`."""
+        return self.state_after(self.consumed, self.skipped_count)
+
+    def state_after(self, Py_ssize_t done, Py_ssize_t skipped):
+        """Return the state after some items of this iteration.
+
+        Parameters
+        ----------
+        done : int
+            Items consumed.
+        skipped : int
+            Items skipped, as `skipped` counts them.
+        """
+        if self.describe is None:
+            raise TypeError("an iteration over members has no state")
+        return self.describe(done, skipped)
+
+    def close(self):
+        """End the iteration and its thread, and release the shards.
+
+        `state_dict` works afterwards while the dataset is referenced.
+        """
+        if not self.enter():
+            raise ValueError("another thread is in this iterator")
+        self.ended = True
+        try:
+            self.finish()
+            self.make = self.on_error = None
+            if self.describe is not None:
+                self.describe.release()
+        finally:
+            self.leave()
+
+    def invalidate(self):
+        """Make the next call raise ClosedError, after the dataset was closed."""
+        self.invalidated = True
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} does not pickle")
+
+    cdef object advance(self):
+        """Return the next item; raise StopIteration at the end."""
+        raise NotImplementedError
+
+    cdef int finish(self) except -1:
+        """End the iteration: release what it holds."""
+        return 0

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from fastshard._core.io.page_ring cimport MappedChunks, PageRing
+from fastshard._core.io.paging cimport MappedChunks, PageRing
 
 cdef enum:
     READ_TIME = 50_000_000         # ns in which pages that were requested may arrive

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 
 KINDS_OF_FILE: dict[int, str]
 

@@ -45,7 +45,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
-from fastshard._core.io.page_ring cimport (
+from fastshard._core.io.paging cimport (
     MappedChunks, PageRing, chunks_of, open_same_file,
 )
 from fastshard._core.pages cimport (

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshard._core.dataset.locator import SampleLocator
-from fastshard._core.loader.packing import PackedRows
+from fastshard._core.loader.documents import PackedRows
 
 @final
 class TokenTable:

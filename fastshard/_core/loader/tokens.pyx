@@ -17,8 +17,9 @@ from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.shard cimport SamplesBase, Shard
 from fastshard._core.io.source cimport MappedSource, Source
-from fastshard._core.loader.documents cimport add_piece, move_all
-from fastshard._core.loader.packing cimport PackedRows, Packer, segment_t
+from fastshard._core.loader.documents cimport (
+    PackedRows, Packer, add_piece, move_all, segment_t,
+)
 from fastshard._core.platform cimport fs_has_bit, fs_load, fs_prefetch_line
 from fastshard._core.table.extents cimport columns_t, has_unchecked_blocks
 

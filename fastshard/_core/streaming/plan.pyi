@@ -3,7 +3,19 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from fastshard._core.streaming.offsets import OffsetTable
+@final
+class OffsetTable:
+    @property
+    def count(self) -> int: ...
+    @property
+    def wrap_count(self) -> int: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __len__(self) -> int: ...
+    def extent(self, i: int) -> tuple[int, int]: ...
+
+def parse_offsets(
+    data: Buffer, count: int, place: int, last: int, path: str
+) -> OffsetTable: ...
 
 @disjoint_base
 class RowSchema:

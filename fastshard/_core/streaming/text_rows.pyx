@@ -16,9 +16,9 @@ from libc.string cimport memchr, memcmp
 
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.span cimport span_of, span_t, take
-from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset_of
 from fastshard._core.streaming.plan cimport (
-    RowSchema, RowTable, decode_float_text, decode_int_text, load32,
+    OffsetTable, RowSchema, RowTable, copy_offsets, decode_float_text, decode_int_text,
+    load32, offset_of,
 )
 from fastshard._core.text cimport decode_text
 

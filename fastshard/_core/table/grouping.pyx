@@ -842,10 +842,7 @@ def copy_keys(ExtentTable table not None, bytes suffix not None):
     return lines[:at - 1] if at > 0 else None
 
 
-def has_keys(
-    ExtentTable table not None, bytes suffix not None, const uint8_t[::1] text,
-    const int32_t[::1] ends,
-):
+def has_keys(ExtentTable table not None, bytes suffix not None, text, ends):
     """Return whether samples of one member each have the keys of a column of text.
 
     Parameters
@@ -865,12 +862,27 @@ def has_keys(
     cdef span_t end = span_of(
         <const uint8_t *> PyBytes_AS_STRING(suffix), <size_t> len(suffix)
     )
+    cdef Py_buffer keys, places
+    cdef const uint8_t *keys_at
+    cdef const int32_t *ends_at
     cdef bint same
     table.check_names()
-    if count == 0 or <size_t> ends.shape[0] <= count or text.shape[0] == 0:
-        return False
-    with nogil:
-        same = same_keys(columns, end, &text[0], <size_t> text.shape[0], &ends[0])
+    keys_at = bytes_of(text, &keys)
+    try:
+        ends_at = <const int32_t *> bytes_of(ends, &places)
+        try:
+            if places.itemsize != sizeof(int32_t):
+                raise TypeError(
+                    f"ends must be int32, got items of {places.itemsize} bytes"
+                )
+            if count == 0 or <size_t> places.len // 4 <= count or keys.len == 0:
+                return False
+            with nogil:
+                same = same_keys(columns, end, keys_at, <size_t> keys.len, ends_at)
+        finally:
+            PyBuffer_Release(&places)
+    finally:
+        PyBuffer_Release(&keys)
     return same
 
 

@@ -16,7 +16,7 @@ from fastshard.index.sidecar import sidecar_path
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard.dataset.verify import Fault
 
 __all__ = ["BlobSet", "open_blob"]

@@ -10,7 +10,7 @@ from threading import Lock
 
 from fastshard._core.columnar.column_file import ColumnFile, open_column
 from fastshard._core.dataset.npy import LayoutCache
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable

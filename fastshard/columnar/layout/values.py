@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fastshard._core.columnar.metadata import encode_flat
+from fastshard._core.parse.json import encode_flat
 from fastshard._util.json import parse_value
 from fastshard._util.writing.dtypes import explain_unnamed
 from fastshard.columnar.layout.headers import MAX_HEADER

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.rows import ColumnSamples, Rows
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard.formats.layout import Allocate
 
 __all__ = ["LIST", "scan_samples", "stack_columns", "stack_equal"]
@@ -213,8 +213,7 @@ def scan_samples(
     """
     import numpy as np
 
-    from fastshard._core.columnar.file_order import sort_in_file_order
-    from fastshard._core.columnar.row_prefetch import RowPrefetcher
+    from fastshard._core.columnar.row_prefetch import RowPrefetcher, sort_in_file_order
 
     count = len(samples)
     order = np.arange(count) if positions is None else np.asarray(positions, np.int64)

@@ -73,7 +73,7 @@ class ArrayCodec(FieldCodec):
     def stack_fields(
         self, samples: list[Any], fields: tuple[str, ...], allocate: Allocate
     ) -> dict[str, NDArray[Any]]:
-        from fastshard._core.columnar.positions import stack_samples
+        from fastshard._core.columnar.batch import stack_samples
         from fastshard.columnar.read.batch import stack_equal
 
         return stack_samples(samples, fields, allocate, stack_equal)

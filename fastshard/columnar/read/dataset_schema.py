@@ -154,7 +154,7 @@ def read_field(samples: ColumnSamples, rows: Rows, is_packed: bool) -> FieldSche
     """Return the schema of one field; see `read_schema`."""
     import numpy as np
 
-    from fastshard._core.columnar.file_order import sort_in_file_order
+    from fastshard._core.columnar.row_prefetch import sort_in_file_order
 
     has = np.frombuffer(samples.having((rows.field,)), bool)
     order = sort_in_file_order([rows], np.flatnonzero(has))

@@ -8,7 +8,7 @@ from fastshard.columnar.read.lookup import RowLookup
 
 if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples
-    from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.io.paging import PageRing
     from fastshard.columnar.read.snapshot import Snapshot
 
 __all__ = ["RowSelection"]

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakMethod
 
-from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.paging import PageRing
 from fastshard._util.options import near_fields, near_names, spell
 from fastshard._util.processes.forks import ForkAware
 from fastshard.columnar.layout.connection import (

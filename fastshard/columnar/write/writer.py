@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fastshard._core.columnar.metadata import encode_flat
 from fastshard._core.dataset.npy import name_member
+from fastshard._core.parse.json import encode_flat
 from fastshard._util.options import check_option_names
 from fastshard._util.terminal import escape_line
 from fastshard.columnar.layout.schema import (

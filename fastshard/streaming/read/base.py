@@ -298,7 +298,7 @@ class Reader(ReaderBase, ABC):
             samples = [self.get_item(i, fields=fields) for i in places.tolist()]
             names = samples[0] if samples else ()
             return {name: [sample[name] for sample in samples] for name in names}
-        from fastshard._core.streaming.reader_columns import read_columns
+        from fastshard._core.streaming.reader import read_columns
 
         return read_columns(self._get_open(), places, fields)
 

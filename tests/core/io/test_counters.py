@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fastshard._core.io.prefetch import Counters
+from fastshard._core.io.paging import Counters
 
 
 def test_counters_add_up_over_threads_and_processes():

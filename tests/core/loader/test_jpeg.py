@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastshard import FormatError
-from fastshard._core.loader.jpeg import count_scans, plain_shape, read_jpeg
+from fastshard._core.loader.images import count_scans, plain_shape, read_jpeg
 
 
 def count_by_walk(raw, at, most):

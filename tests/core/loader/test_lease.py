@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastshard._core.loader.lease import MemoryLease, Spares
+from fastshard._core.loader.threads import MemoryLease, Spares
 
 
 def test_spares_give_buffers_that_fit():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
-from fastshard._core.loader.resize import (
+from fastshard._core.loader.images import (
     gray_into,
     instruction_set,
     orient_into,

@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from fastshard._core.io.writeback import start_writeback
-from fastshard._core.parse.tar_header import fill_header
+from fastshard._core.io.paging import start_writeback
+from fastshard._core.parse.tar import fill_header
 from fastshard.formats.tar_writer import HeaderEncoder
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from fastshard import FormatError
-from fastshard._core.streaming.offsets import parse_offsets
+from fastshard._core.streaming.plan import parse_offsets
 
 GIB4 = 1 << 32
 

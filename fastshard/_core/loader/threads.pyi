@@ -2,6 +2,28 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Self, final
 
 @final
+class Spares:
+    @property
+    def is_inherited(self) -> bool: ...
+    def __new__(cls, most: int) -> Self: ...
+    def __len__(self) -> int: ...
+    def take(self, nbytes: int, alignment: int = 1) -> Any: ...
+    def close(self) -> None: ...
+
+@final
+class MemoryLease:
+    is_lost: bool
+    def __new__(
+        cls,
+        memory: Any,
+        spares: Spares | None = None,
+        counters: Any = None,
+        counter: int = 0,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
 class ThreadTimes:
     fetch: int
     decode: int

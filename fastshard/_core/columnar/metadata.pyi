@@ -1,3 +1,0 @@
-from typing import Any
-
-def encode_flat(metadata: dict[Any, Any]) -> str | None: ...
