@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS",
+    "STACKING",
     "Collation",
     "UnusableArrayError",
     "collate",
@@ -840,6 +841,9 @@ class Collation:
         return found
 
 
+STACKING = Collation()  # of columns, by default
+
+
 def _tensor_fill(value: Any, like: Any, name: str) -> Any:
     """Return a fill as a tensor without axes; an error if its dtype cannot hold it."""
     try:
@@ -891,7 +895,8 @@ def read_column(
     dtype, shape = given
     if samples and isinstance(samples[0], ImageSample):
         if field in samples[0].images and dtype is None:
-            return collation._stack_images(samples, field, "", lengths)
+            images: list[Any] = samples
+            return collation._stack_images(images, field, "", lengths)
         samples = [getattr(sample, "stored", sample) for sample in samples]
     layout = samples[0].layout_of(field) if samples else VALUE
     if dtype is not None:

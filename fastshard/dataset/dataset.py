@@ -23,6 +23,7 @@ from fastshard._util.aio import run_in_thread
 from fastshard._util.options import check_option_names
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.batch import (
+    STACKING,
     Collation,
     gather_samples,
     parse_field_types,
@@ -634,7 +635,9 @@ class Dataset(BaseDataset[T_co]):
         >>> columns["cls"]
         array([5, 0])
         """
-        collation = Collation(ragged, fill=fill, lengths=lengths)
+        collation = STACKING
+        if ragged != "error" or fill is not None:
+            collation = Collation(ragged, fill=fill, lengths=lengths)
         types = parse_field_types(fields)
         if not hasattr(positions, "__len__"):
             positions = list(positions)

@@ -175,9 +175,10 @@ def _stack_arrays(
     """Return a field whose headers differ, perhaps only in their spelling."""
     positions = order.tolist()
     arrays = [samples.arrays(i, [rows])[rows.field] for i in positions]
-    return padding.stack(
+    found: NDArray[Any] | list[NDArray[Any]] = padding.stack(
         arrays, rows.field, key_at=lambda k: samples.key_at(positions[k])
     )
+    return found
 
 
 def scan_samples(

@@ -134,10 +134,11 @@ class Padding(NamedTuple):
         if is_stacked:
             return np.stack(arrays, out=stack)
         stack[...] = self._fill_of(field if name is None else name, dtype)
-        for row, array in zip(stack, arrays, strict=True):
-            if len(shape) == 1:
+        if len(shape) == 1:
+            for row, array in zip(stack, arrays, strict=True):
                 row[: len(array)] = array
-            else:
+        else:
+            for row, array in zip(stack, arrays, strict=True):
                 row[tuple(map(slice, array.shape))] = array
         return stack
 
@@ -160,21 +161,17 @@ class Padding(NamedTuple):
                 f"field {field!r} has {first.ndim} axes, and a stack would have more "
                 f"than NumPy allows; {LIST_THEM}"
             )
-        is_padded = self.ragged == "pad"
-        kind = _kind_of(first.dtype)
-        for k, array in enumerate(arrays):
-            is_like = len if is_padded else tuple  # of the shapes
-            if is_like(array.shape) != is_like(first.shape) or (
-                array.dtype is not first.dtype and _kind_of(array.dtype) != kind
-            ):
-                raise _ragged_error(arrays, k, field, key_at)
         shapes = [array.shape for array in arrays]
+        kinds = set(map(_kind_of, {array.dtype for array in arrays}))
+        if self.ragged != "pad" or len(kinds) > 1 or len(set(map(len, shapes))) > 1:
+            raise _ragged_error(arrays, field, key_at, self.ragged == "pad")
         shape = tuple(map(max, zip(*shapes, strict=True)))
         nbytes = first.itemsize
         for length in shape:
             nbytes *= length
-        largest = max(array.nbytes for array in arrays)
-        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * largest:
+        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * max(
+            array.nbytes for array in arrays
+        ):
             raise RaggedError(
                 f"field {field!r} padded to {shape} would take {nbytes:,} bytes a "
                 f"sample; {LIST_THEM}"
@@ -226,19 +223,27 @@ def _kind_of(dtype: Any) -> Any:
 
 def _ragged_error(
     arrays: Sequence[Any],
-    k: int,
     field: str,
     key_at: Callable[[int], str] | None,
+    is_padded: bool,
 ) -> RaggedError:
-    """Return the error of array `k`, which differs from the first one."""
+    """Return the error of the first array that differs, or that padding refuses."""
+    one = arrays[0]
+    pads = [
+        each.ndim == one.ndim and _kind_of(each.dtype) == _kind_of(one.dtype)
+        for each in arrays
+    ]
+    k = next(
+        k
+        for k, each in enumerate(arrays)
+        if not pads[k] or (not is_padded and each.shape != one.shape)
+    )
     texts = [
         f"{arrays[at].dtype} {tuple(arrays[at].shape)} in sample "
         + (f"{at} of the batch" if key_at is None else repr(key_at(at)))
         for at in (k, 0)
     ]
-    one, other = arrays[0], arrays[k]
-    can_pad = one.ndim == other.ndim and _kind_of(one.dtype) == _kind_of(other.dtype)
-    advice = 'ragged="pad" pads them' if can_pad else "their dtypes and axes differ"
+    advice = 'ragged="pad" pads them' if pads[k] else "their dtypes and axes differ"
     return RaggedError(
         f"field {field!r} is {' and '.join(texts)}: {advice}, {LIST_THEM}"
     )
