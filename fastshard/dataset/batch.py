@@ -467,9 +467,9 @@ class Collation:
             return self.collate_values(samples, prefix, None)
         if not self.keys and not prefix.endswith("/"):  # not of the arrays of an npz
             batch.pop(KEYS, None)
-        return self.add_lengths(batch, lengths, is_whole=not prefix)
+        return self._add_lengths(batch, lengths, is_whole=not prefix)
 
-    def add_lengths(
+    def _add_lengths(
         self, batch: dict[str, Any], lengths: Lengths, *, is_whole: bool = True
     ) -> dict[str, Any]:
         """Add the true shapes to a batch, or to a part of one."""

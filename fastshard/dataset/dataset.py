@@ -655,7 +655,7 @@ class Dataset(BaseDataset[T_co]):
             )
             for field, given in types.items()
         }
-        return collation.add_lengths(found, shapes)
+        return collation._add_lengths(found, shapes)
 
     def _stack_columns(
         self, positions: Any, types: Mapping[str, tuple[Any, Any]]
