@@ -161,8 +161,8 @@ class Padding(NamedTuple):
                 f"field {field!r} has {first.ndim} axes, and a stack would have more "
                 f"than NumPy allows; {LIST_THEM}"
             )
-        shapes = [array.shape for array in arrays]
-        kinds = set(map(_kind_of, {array.dtype for array in arrays}))
+        shapes = {array.shape for array in arrays}
+        kinds = set(map(_kind_of, _dtypes_of(arrays)))
         if self.ragged != "pad" or len(kinds) > 1 or len(set(map(len, shapes))) > 1:
             raise _ragged_error(arrays, field, key_at, self.ragged == "pad")
         shape = tuple(map(max, zip(*shapes, strict=True)))
@@ -201,11 +201,19 @@ class Padding(NamedTuple):
             lengths[name] = np.array(shapes, np.int64)
 
 
+def _dtypes_of(arrays: Sequence[Any]) -> set[Any]:
+    """Return the dtypes of arrays, which often are one object."""
+    first = arrays[0].dtype
+    if all(array.dtype is first for array in arrays):
+        return {first}
+    return {array.dtype for array in arrays}
+
+
 def _common_dtype(arrays: Sequence[NDArray[Any]]) -> Any:
     """Return the dtype of a stack of arrays; None: they differ."""
     import numpy as np
 
-    dtypes = {array.dtype for array in arrays}
+    dtypes = _dtypes_of(arrays)
     if len(dtypes) == 1:
         return arrays[0].dtype
     if len(set(map(_kind_of, dtypes))) > 1:
