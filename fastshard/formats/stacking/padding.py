@@ -122,9 +122,11 @@ class Padding(NamedTuple):
         """
         import numpy as np
 
-        dtype = _common_dtype(arrays)
         shape = arrays[0].shape
         is_equal = all(array.shape == shape for array in arrays)
+        if self.ragged == "list" and not is_equal:
+            return arrays
+        dtype = _common_dtype(arrays)
         is_stacked = is_equal and dtype is not None and len(shape) < MAX_AXES
         if self.ragged == "list" and not is_stacked:
             return arrays
