@@ -280,6 +280,7 @@ def collate(
 
     Arrays of different lengths:
 
+    >>> import numpy as np
     >>> words = [{"word": np.arange(n)} for n in (2, 3)]
     >>> batch = fastshard.collate(words, ragged="pad", fill=-1)
     >>> batch["word"], batch["__lengths__"]["word"].tolist()
