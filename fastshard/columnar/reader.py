@@ -439,13 +439,14 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             dataset, and no metadata column. A name of both is the field.
         ragged : {"error", "list", "pad"}, default "error"
         fill : scalar, or mapping of str to scalar, optional
-        lengths : bool, default True
             As for `fastshard.collate`. Arrays of a list are views of the shards.
         missing : "error", scalar, or mapping of str to scalar
             For samples that lack a field, as those made before the field was: raise
             `FieldNotFoundError`, or fill their rows with a value, for all fields or by
             field; None among them stands for NaN, NaT, or zero in dtypes that have
             neither. For a metadata column it is the value in place of NULL.
+        lengths : bool, default True
+            As for `fastshard.collate`.
 
         Returns
         -------
@@ -560,7 +561,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             samples are not stacked.
         params : sequence or mapping
             Values for the placeholders of `where`.
-        ragged, fill, lengths
+        ragged, fill
             As for `columns`, for each batch: its arrays are padded to the largest among
             them.
         missing : "error", "skip", scalar, or mapping of str to scalar, optional
@@ -568,6 +569,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             metadata column is NULL: raise `FieldNotFoundError`; leave the samples out;
             or fill with a value, as for `columns`. By default a batch with such a
             sample is an error, and a single sample has no such entry.
+        lengths : bool, default True
+            As for `columns`.
         timeout : float, optional
             Seconds that the query of `where` may take; None: no limit.
 

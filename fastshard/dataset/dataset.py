@@ -54,6 +54,7 @@ from fastshard.dataset.order.selection import (
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.sequence.base import BaseDataset, T
 from fastshard.dataset.sequence.batch import (
+    STACKING,
     Collation,
     gather_samples,
     parse_field_types,
@@ -644,7 +645,9 @@ class Dataset(BaseDataset[T_co]):
         >>> columns["cls"]
         array([5, 0])
         """
-        collation = Collation(ragged, fill=fill, lengths=lengths)
+        collation = STACKING
+        if ragged != "error" or fill is not None:
+            collation = Collation(ragged, fill=fill, lengths=lengths)
         types = parse_field_types(fields)
         if not hasattr(positions, "__len__"):
             positions = list(positions)
@@ -662,7 +665,7 @@ class Dataset(BaseDataset[T_co]):
             )
             for field, given in types.items()
         }
-        return collation.add_lengths(found, shapes)
+        return collation._add_lengths(found, shapes)
 
     def _stack_columns(
         self, positions: Any, types: Mapping[str, tuple[Any, Any]]

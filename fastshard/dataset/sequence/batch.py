@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS",
+    "STACKING",
     "Collation",
     "UnusableArrayError",
     "collate",
@@ -279,6 +280,7 @@ def collate(
 
     Arrays of different lengths:
 
+    >>> import numpy as np
     >>> words = [{"word": np.arange(n)} for n in (2, 3)]
     >>> batch = fastshard.collate(words, ragged="pad", fill=-1)
     >>> batch["word"], batch["__lengths__"]["word"].tolist()
@@ -466,9 +468,9 @@ class Collation:
             return self.collate_values(samples, prefix, None)
         if not self.keys and not prefix.endswith("/"):  # not of the arrays of an npz
             batch.pop(KEYS, None)
-        return self.add_lengths(batch, lengths, is_whole=not prefix)
+        return self._add_lengths(batch, lengths, is_whole=not prefix)
 
-    def add_lengths(
+    def _add_lengths(
         self, batch: dict[str, Any], lengths: Lengths, *, is_whole: bool = True
     ) -> dict[str, Any]:
         """Add the true shapes to a batch, or to a part of one."""
@@ -838,6 +840,9 @@ class Collation:
         assert self.out is not None
         found = self.out[field] = self._added[field] = self.allocate(shape, dtype)
         return found
+
+
+STACKING = Collation()  # of columns, by default
 
 
 def _tensor_fill(value: Any, like: Any, name: str) -> Any:

@@ -122,9 +122,11 @@ class Padding(NamedTuple):
         """
         import numpy as np
 
-        dtype = _common_dtype(arrays)
         shape = arrays[0].shape
         is_equal = all(array.shape == shape for array in arrays)
+        if self.ragged == "list" and not is_equal:
+            return arrays
+        dtype = _common_dtype(arrays)
         is_stacked = is_equal and dtype is not None and len(shape) < MAX_AXES
         if self.ragged == "list" and not is_stacked:
             return arrays
@@ -134,10 +136,11 @@ class Padding(NamedTuple):
         if is_stacked:
             return np.stack(arrays, out=stack)
         stack[...] = self._fill_of(field if name is None else name, dtype)
-        for row, array in zip(stack, arrays, strict=True):
-            if len(shape) == 1:
+        if len(shape) == 1:
+            for row, array in zip(stack, arrays, strict=True):
                 row[: len(array)] = array
-            else:
+        else:
+            for row, array in zip(stack, arrays, strict=True):
                 row[tuple(map(slice, array.shape))] = array
         return stack
 
@@ -160,21 +163,17 @@ class Padding(NamedTuple):
                 f"field {field!r} has {first.ndim} axes, and a stack would have more "
                 f"than NumPy allows; {LIST_THEM}"
             )
-        is_padded = self.ragged == "pad"
-        kind = _kind_of(first.dtype)
-        for k, array in enumerate(arrays):
-            is_like = len if is_padded else tuple  # of the shapes
-            if is_like(array.shape) != is_like(first.shape) or (
-                array.dtype is not first.dtype and _kind_of(array.dtype) != kind
-            ):
-                raise _ragged_error(arrays, k, field, key_at)
-        shapes = [array.shape for array in arrays]
+        shapes = {array.shape for array in arrays}
+        kinds = set(map(_kind_of, _dtypes_of(arrays)))
+        if self.ragged != "pad" or len(kinds) > 1 or len(set(map(len, shapes))) > 1:
+            raise _ragged_error(arrays, field, key_at, self.ragged == "pad")
         shape = tuple(map(max, zip(*shapes, strict=True)))
         nbytes = first.itemsize
         for length in shape:
             nbytes *= length
-        largest = max(array.nbytes for array in arrays)
-        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * largest:
+        if nbytes > FREE_BYTES and nbytes > MAX_GROWTH * max(
+            array.nbytes for array in arrays
+        ):
             raise RaggedError(
                 f"field {field!r} padded to {shape} would take {nbytes:,} bytes a "
                 f"sample; {LIST_THEM}"
@@ -204,11 +203,19 @@ class Padding(NamedTuple):
             lengths[name] = np.array(shapes, np.int64)
 
 
+def _dtypes_of(arrays: Sequence[Any]) -> set[Any]:
+    """Return the dtypes of arrays, which often are one object."""
+    first = arrays[0].dtype
+    if all(array.dtype is first for array in arrays):
+        return {first}
+    return {array.dtype for array in arrays}
+
+
 def _common_dtype(arrays: Sequence[NDArray[Any]]) -> Any:
     """Return the dtype of a stack of arrays; None: they differ."""
     import numpy as np
 
-    dtypes = {array.dtype for array in arrays}
+    dtypes = _dtypes_of(arrays)
     if len(dtypes) == 1:
         return arrays[0].dtype
     if len(set(map(_kind_of, dtypes))) > 1:
@@ -226,19 +233,27 @@ def _kind_of(dtype: Any) -> Any:
 
 def _ragged_error(
     arrays: Sequence[Any],
-    k: int,
     field: str,
     key_at: Callable[[int], str] | None,
+    is_padded: bool,
 ) -> RaggedError:
-    """Return the error of array `k`, which differs from the first one."""
+    """Return the error of the first array that differs, or that padding refuses."""
+    one = arrays[0]
+    pads = [
+        each.ndim == one.ndim and _kind_of(each.dtype) == _kind_of(one.dtype)
+        for each in arrays
+    ]
+    k = next(
+        k
+        for k, each in enumerate(arrays)
+        if not pads[k] or (not is_padded and each.shape != one.shape)
+    )
     texts = [
         f"{arrays[at].dtype} {tuple(arrays[at].shape)} in sample "
         + (f"{at} of the batch" if key_at is None else repr(key_at(at)))
         for at in (k, 0)
     ]
-    one, other = arrays[0], arrays[k]
-    can_pad = one.ndim == other.ndim and _kind_of(one.dtype) == _kind_of(other.dtype)
-    advice = 'ragged="pad" pads them' if can_pad else "their dtypes and axes differ"
+    advice = 'ragged="pad" pads them' if pads[k] else "their dtypes and axes differ"
     return RaggedError(
         f"field {field!r} is {' and '.join(texts)}: {advice}, {LIST_THEM}"
     )

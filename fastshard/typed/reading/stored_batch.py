@@ -176,7 +176,7 @@ class StoredCollation(Collation):
         batch: dict[str, Any] = {}
         for name in self._reader.fields:
             batch[name] = self._collate_column(source.column(name), name, lengths)
-        return self.add_lengths(batch, lengths)
+        return self._add_lengths(batch, lengths)
 
     def _collate_column(self, found: Any, name: str, lengths: dict[str, Any]) -> Any:
         if type(found) is list:

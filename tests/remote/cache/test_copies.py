@@ -11,10 +11,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from fastshard.remote.urls import parse_url
 
 import fastshard
 from fastshard import CacheWarning, RemoteError, StaleShardError
+from fastshard._util.paths.urls import parse_url
 from fastshard.cli.program import run_command
 from fastshard.remote.cache import copies
 from fastshard.remote.cache.directory import list_objects
