@@ -242,13 +242,72 @@ class StreamSample(Sample):
 
     __slots__ = ()
 
-    codec: RowCodec = property(attrgetter("shard.facts"))  # type: ignore[assignment]
+    codec: RowCodec = property(  # type: ignore[assignment]
+        attrgetter("shard.facts"), doc="Codec of the shard's columns."
+    )
     _decode_stored = decode_member
 
     def decode(self, *fields: str) -> dict[str, Any]:
+        """Return decoded fields by name, and the key as ``"__key__"``.
+
+        Parameters
+        ----------
+        *fields : str
+            By default all fields.
+
+        Returns
+        -------
+        dict
+            Values of the types that mosaicml-streaming returns.
+
+        Raises
+        ------
+        FormatError
+            A field's bytes are not of its encoding.
+        FieldNotFoundError
+            The sample has no such field.
+        FastshardError
+            A field is named ``"__key__"``, as the key in the result is: a column of
+            another encoding than str.
+        ValueError
+            An encoding is unknown, or needs ``allow_unsafe_types=True``.
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.decode()
+        {'__key__': '7', 'id': 7, 'text': 'text 7'}
+        >>> sample.decode("text")
+        {'__key__': '7', 'text': 'text 7'}
+        """
         return super().decode(*fields) if self.decoders else decode_fields(self, fields)
 
     def text(self, field: str) -> str:
+        """Return a field as text: of a JSON shard its string, else the stored bytes.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        FormatError
+            The field is not UTF-8.
+        FieldNotFoundError
+            The sample has no such field.
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.text("text")
+        'text 7'
+        """
         text: str = self._decode_with(self.codec.text_decoder, field)
         return text
 
