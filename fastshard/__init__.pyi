@@ -5,6 +5,7 @@ from fastshard import formats as formats
 from fastshard import streaming as streaming
 from fastshard import typed as typed
 from fastshard._core.dataset.shard import Shard as Shard
+from fastshard._util.paths.remote_options import RemoteOptions as RemoteOptions
 from fastshard.adapters.webshart.batch import BatchProcessor as BatchProcessor
 from fastshard.adapters.webshart.batch import read_files_batch as read_files_batch
 from fastshard.adapters.webshart.discover import DiscoveredDataset as DiscoveredDataset
@@ -80,7 +81,6 @@ from fastshard.formats.tar import open_shard as open_shard
 from fastshard.formats.writer import ShardWriter as ShardWriter
 from fastshard.loader.loader import Loader as Loader
 from fastshard.loader.stats import LoaderStats as LoaderStats
-from fastshard.remote.options import RemoteOptions as RemoteOptions
 
 __all__ = [
     "AmbiguousKeyError",

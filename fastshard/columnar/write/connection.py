@@ -129,7 +129,7 @@ class WriterConnection(sqlite3.Connection):
             guard.flush()
         PLAIN_LEVEL.__set__(self, level)
 
-    @property  # type: ignore[override]
+    @property  # type: ignore[override,unused-ignore]
     def autocommit(self) -> Any:
         """How transactions end, from Python 3.12 on. It cannot be set."""
         return super().autocommit  # type: ignore[misc,unused-ignore]

@@ -24,7 +24,7 @@ class ListedShard(NamedTuple):
 
 def select_shards(paths: Iterable[str], left_out: list[str]) -> list[str]:
     """Return the shards of a directory's tars, and note the others."""
-    shards = []
+    shards: list[str] = []
     for path in paths:
         (shards if path.endswith(SUFFIX) else left_out).append(path)
     return shards
