@@ -1,16 +1,13 @@
 """Batches of rows: one array a field, or an iteration in file order."""
 
 from __future__ import annotations
+
 from array import array
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from fastshard.errors import FastshardError
-from fastshard.errors import FieldNotFoundError
-from fastshard.formats.stacking.padding import MAX_AXES
-from fastshard.formats.stacking.padding import Padding
-from typing import Any
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastshard.errors import FastshardError, FieldNotFoundError
+from fastshard.formats.stacking.padding import MAX_AXES, Padding
 
 if TYPE_CHECKING:
     import numpy as np
