@@ -152,7 +152,8 @@ def test_every_public_name_exists_and_is_documented():
 
 def test_every_module_says_what_it_is():
     for info in pkgutil.walk_packages([str(ROOT)], "fastshard."):
-        if info.name != "fastshard.__main__" and info.name not in MISSING:
+        generated = info.name == "fastshard._core._cyutility"
+        if not generated and info.name not in {"fastshard.__main__", *MISSING}:
             assert importlib.import_module(info.name).__doc__, info.name
 
 

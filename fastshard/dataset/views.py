@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from fastshard._core.dataset.gather import prefetch_members
-from fastshard._core.dataset.locator import MemberStream
 from fastshard._core.dataset.remote_prefetch import fetch_members
 from fastshard._core.dataset.shard import Shard
+from fastshard._core.dataset.streams import MemberStream
 from fastshard._core.table.grouping import normalize_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar, cast
 from weakref import finalize
 
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.loader.buffers import BufferPool
 from fastshard.loader.epochs import Epochs, Position
 from fastshard.loader.options import LoaderOptions

@@ -189,7 +189,7 @@ class RowCodec(FieldCodec):
     def stack_fields(
         self, samples: list[Any], fields: tuple[str, ...], allocate: Allocate
     ) -> dict[str, NDArray[Any]]:
-        from fastshard._core.streaming.shard import stack_columns
+        from fastshard._core.streaming.columns import stack_columns
 
         return stack_columns(samples, fields, allocate)
 

@@ -323,7 +323,7 @@ class StreamSet(ShardSet):
         positions: Any,
         fields: tuple[str, ...],
     ) -> dict[str, NDArray[Any]]:
-        from fastshard._core.streaming.shard import read_columns
+        from fastshard._core.streaming.columns import read_columns
 
         codec = self.first_codec() if self.remote is not None else None
         if codec is not None and any(

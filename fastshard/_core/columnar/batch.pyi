@@ -5,7 +5,8 @@ from typing import Any, Self, TypeAlias, final
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.dataset.locator import ColumnBatch, SampleLocator
+from fastshard._core.dataset.columns import ColumnBatch
+from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.shard import SampleBase
 
 @final

@@ -23,10 +23,9 @@ from fastshard._core.columnar.rows cimport (
     MAX_ROW, PACKED, ColumnShard, PackShard, Rows, ShardMappings, decode_key, mapping_t,
     mark_t, pack_t,
 )
-from fastshard._core.dataset.locator cimport (
-    ColumnBatch, SampleLocator, read_batch, stack_batch,
-)
+from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
 from fastshard._core.dataset.gather cimport Pieces
+from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport (
     CACHED_HEADER, Layout, find_layout, get_layout_cache, has_plain_data,
     make_empty_array, stored_t,

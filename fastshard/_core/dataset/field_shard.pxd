@@ -1,6 +1,5 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.dataset.locator cimport ColumnBatch
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.table.extents cimport ExtentTable
@@ -31,30 +30,6 @@ cdef class FieldShard(Shard):
     cdef object read_record(
         self, Source source, Py_ssize_t record, uint64_t offset, uint64_t size
     )
-
-
-cdef struct record_t:
-    const uint8_t *at              # NULL until its bytes are loaded
-    uint64_t offset                # in the file
-    uint64_t size
-    Py_ssize_t i                   # sample in the shard
-    Py_ssize_t shard               # index in `RecordBatch.shards`
-
-
-cdef class RecordBatch(ColumnBatch):
-    cdef record_t *records
-    cdef Py_ssize_t count
-    cdef list shards               # FieldShard
-    cdef list sources              # of the shards; keep their bytes if one is closed
-    cdef bint buffered             # records of some shards are copied to a buffer first
-    cdef bint cold                 # records of some shards may have to be paged in
-    cdef object buffer             # records that are copied
-    cdef Py_ssize_t add_shard(self, FieldShard shard) except -1
-    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1
-    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1
-    cdef int copy_records(
-        self, Py_ssize_t start, Py_ssize_t end, uint64_t nbytes
-    ) except -1
 
 
 cdef inline bint is_direct(Source source) noexcept:

@@ -2,7 +2,6 @@ from typing import Any, Self, final, overload
 
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.locator import ColumnBatch
 from fastshard._core.dataset.shard import Shard
 
 @disjoint_base
@@ -19,7 +18,3 @@ class MemberNames:
     def __getitem__(self, key: int, /) -> str: ...
     @overload
     def __getitem__(self, key: slice, /) -> list[str]: ...
-
-@disjoint_base
-class RecordBatch(ColumnBatch):
-    def __new__(cls) -> Self: ...

@@ -1,29 +1,21 @@
-"""Shards whose members are fields of records, and batches of records: base classes.
+"""Shards whose members are fields of records: the base class.
 
 A record is the stored bytes of a sample with all its fields: a row, or a payload.
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.buffers cimport int64s_of
-from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.table.extents cimport ExtentTable, resolve_position
 
-from array import array
-
-from fastshard._core.dataset.gather import gather
 from fastshard.errors import FormatError, MemberNotFoundError
 
 cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a record that is kept
-    MAX_LOADED = 16 << 20          # bytes of records that are loaded at a time
 
 cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
 
@@ -211,105 +203,3 @@ cdef class MemberNames:
 
     def __reduce__(self):
         raise TypeError("names do not pickle; use list(names)")
-
-
-cdef class RecordBatch(ColumnBatch):
-    """Records of several shards, in any order; a subclass finds and reads them."""
-
-    def __cinit__(self):
-        self.shards = []
-        self.sources = []
-
-    def __dealloc__(self):
-        free(self.records)
-
-    cdef int reserve(self, Py_ssize_t count) except -1:
-        self.records = <record_t *> malloc((count + 1) * sizeof(record_t))
-        if self.records == NULL:
-            raise MemoryError
-        return 0
-
-    cdef Py_ssize_t add_shard(self, FieldShard shard) except -1:
-        """Add a shard that is not among them; return its index."""
-        cdef Source source = shard.open_source()
-        cdef bint direct = is_direct(source)
-        try:
-            source.check_size()
-        except FormatError as error:
-            raise shard.annotate(error, 0) from None
-        self.buffered = self.buffered or not direct
-        self.cold = self.cold or (direct and not source.is_resident())
-        self.shards.append(shard)
-        self.sources.append(source)
-        return len(self.shards) - 1
-
-    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
-        """Load the bytes of records from `start` on; return the end of the loaded ones.
-
-        Of large records in mapped files only the heads and the named fields.
-        """
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t end = start
-        if not self.cold and not self.buffered:
-            return self.count
-        while end < self.count and (end == start or nbytes < MAX_LOADED):
-            nbytes += self.records[end].size
-            end += 1
-        if self.buffered:
-            self.copy_records(start, end, nbytes)
-        else:
-            self.page_in(start, end, names)
-        return end
-
-    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1:
-        """Populate the pages of records of mapped files that are not resident."""
-        cdef FieldShard shard
-        cdef Pieces pieces = Pieces()
-        cdef record_t *record
-        cdef Py_ssize_t r, member
-        cdef list columns
-        cdef list fields = []      # (shard, member), of large records
-        for r in range(start, end):
-            record = &self.records[r]
-            shard = <FieldShard> self.shards[record.shard]
-            member = shard.member_at(record.i, -1)
-            if shard.reads_fields(<Source> self.sources[record.shard], record.size):
-                columns = shard.columns_of(names)
-                for column in columns:
-                    fields.append((shard, shard.member_at(record.i, column)))
-                if columns:
-                    member = shard.member_at(record.i, columns[0])
-            pieces.add_cold(shard, member)
-        pieces.page_in()           # of large ones the heads, unless they are resident
-        pieces = Pieces()
-        for shard, member in fields:
-            pieces.add_cold(shard, member)
-        pieces.page_in()
-        return 0
-
-    cdef int copy_records(
-        self, Py_ssize_t start, Py_ssize_t end, uint64_t nbytes
-    ) except -1:
-        """Copy records to the buffer."""
-        cdef Py_buffer found
-        cdef const int64_t *offsets
-        cdef FieldShard shard
-        cdef uint8_t *to
-        cdef Py_ssize_t r
-        cdef list shards = []
-        members = array("q", [0]) * (end - start)
-        for r in range(start, end):
-            shard = <FieldShard> self.shards[self.records[r].shard]
-            shards.append(shard)
-            members[r - start] = shard.member_at(self.records[r].i, -1)
-        self.buffer = None
-        self.buffer = bytearray(nbytes)
-        ends = gather(shards, members, self.buffer)
-        to = <uint8_t *> <char *> (<bytearray> self.buffer)
-        offsets = int64s_of(ends, &found)
-        try:
-            for r in range(start, end):
-                self.records[r].at = to + offsets[r - start]
-        finally:
-            PyBuffer_Release(&found)
-        return 0

@@ -3,8 +3,8 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.locator import IteratorBase
 from fastshard._core.dataset.shard import Shard
+from fastshard._core.dataset.streams import IteratorBase
 
 @final
 class MergedExtent: ...

@@ -10,7 +10,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from fastshard._core.dataset.shard cimport Shard
-from fastshard._core.dataset.locator cimport IteratorBase, MemberStream, strip_traceback
+from fastshard._core.dataset.streams cimport IteratorBase, MemberStream, strip_traceback
 from fastshard._core.io.paging cimport (
     MappedChunks, PageReleaser, PageRing, Prefetcher, chunks_of, folio_start,
     reopen_file, task_t,

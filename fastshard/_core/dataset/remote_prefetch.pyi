@@ -1,7 +1,7 @@
 from typing import Any, final
 
-from fastshard._core.dataset.locator import IteratorBase
 from fastshard._core.dataset.shard import Shard
+from fastshard._core.dataset.streams import IteratorBase
 
 @final
 class RequestedItem: ...

@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SamplesBase, Shard, members_of_fields,
 )
-from fastshard._core.dataset.locator cimport (
+from fastshard._core.dataset.streams cimport (
     IteratorBase, ItemStream, MemberStream, SampleStream, strip_traceback,
 )
 from fastshard._core.io.source cimport (

@@ -1,12 +1,10 @@
-from collections.abc import Callable
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.field_shard import FieldShard, RecordBatch
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.field_shard import FieldShard
 from fastshard._core.dataset.shard import SampleBase, SampleDecoder, SamplesBase
 from fastshard._core.io.source import Source
 from fastshard._core.streaming.plan import RowTable
@@ -54,27 +52,3 @@ def make_row_shard(
 ) -> RowShard: ...
 def decode_fields(sample: SampleBase, fields: tuple[str, ...]) -> dict[str, Any]: ...
 def decode_member(sample: SampleBase, field: str, copy: bool = True) -> Any: ...
-
-@final
-class RowBatch(RecordBatch):
-    def __new__(cls) -> Self: ...
-
-@final
-class Layouts:
-    def __new__(cls, asked: tuple[str, ...], most: int) -> Self: ...
-
-@final
-class Columns:
-    def __new__(cls, batch: RowBatch, most: int) -> Self: ...
-
-def read_columns(
-    locator: SampleLocator,
-    positions: Any,
-    names: tuple[str, ...],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
-) -> dict[str, NDArray[Any]]: ...
-def stack_columns(
-    samples: list[Any],
-    names: tuple[str, ...],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
-) -> dict[str, NDArray[Any]]: ...

@@ -10,10 +10,11 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.dataset.locator cimport (
-    SampleLocator, make_column, read_batch, sort_columns, stack_batch,
+from fastshard._core.dataset.columns cimport (
+    RecordBatch, make_column, read_batch, record_t, sort_columns, stack_batch,
 )
-from fastshard._core.dataset.field_shard cimport RecordBatch, is_direct, record_t
+from fastshard._core.dataset.field_shard cimport is_direct
+from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport Layout, get_layout_cache
 from fastshard._core.io.source cimport Source
 from fastshard._core.platform cimport fs_prefetch_line

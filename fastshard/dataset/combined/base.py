@@ -20,7 +20,7 @@ from typing import (
     overload,
 )
 
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from fastshard._core.table.order import Order
 from fastshard._util.options import check_choice
 from fastshard.dataset.combined.chain import ChainIterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.sequence.base import BaseDataset
 from fastshard.dataset.sequence.images import decode_item
 from fastshard.dataset.sequence.iteration import (

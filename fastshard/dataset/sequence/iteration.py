@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.sequence.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 from fastshard.formats.decoders import is_data_error

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
-from fastshard._core.dataset.locator import CallGuard
 from fastshard._core.dataset.shard import add_notes
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.sequence.iteration import ErrorHandler, SampleIterator
 
 __all__ = ["FilteredIterator", "Iteration"]

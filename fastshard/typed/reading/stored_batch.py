@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from fastshard.dataset.sequence.batch import Collation
 from fastshard.dataset.sequence.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError, FormatError
@@ -15,7 +15,7 @@ from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
 from fastshard.typed.reading.stages import Decoding, plan_part
 
 if TYPE_CHECKING:
-    from fastshard._core.dataset.locator import SampleList
+    from fastshard._core.dataset.columns import SampleList
     from fastshard._core.typed.decoder import TypedDecoder
 
 __all__ = [
@@ -82,7 +82,7 @@ class StoredReader:
 
     def __call__(self, samples: list[Any]) -> StoredSamples:
         """Return the field source of a batch."""
-        from fastshard._core.dataset.locator import SampleList
+        from fastshard._core.dataset.columns import SampleList
 
         return StoredSamples(self, SampleList(samples))
 

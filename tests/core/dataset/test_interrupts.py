@@ -6,7 +6,7 @@ import pytest
 
 import fastshard
 from fastshard import typed
-from fastshard._core.dataset.locator import CallGuard
+from fastshard._core.dataset.streams import CallGuard
 from support.paths import TESTS
 from support.processes import run_script
 from support.tars import write_numbers

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.typed.msgpack cimport value_t
 
+
 cdef class FieldMap:
     cdef dict data                 # all fields, or those decoded so far
     cdef object holder             # exporter that begins with the payload, or None
