@@ -31,7 +31,6 @@ from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
 from fastshard.loader.threads.background import Background
-from fastshard.remote.options import Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
