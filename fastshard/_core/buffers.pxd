@@ -14,15 +14,7 @@ from libc.stdint cimport int64_t, uint8_t
 cdef inline int64_t *int64s_of(
     object values, Py_buffer *buffer, bint writable=False
 ) except? NULL:
-    """Return a pointer to `buffer.len // 8` contiguous int64 values.
-
-    Raises
-    ------
-    TypeError
-        The object is not a buffer of int64.
-    BufferError
-        The buffer is not contiguous, or is read-only and `writable` is set.
-    """
+    """Return a pointer to `buffer.len // 8` contiguous int64 values."""
     cdef char kind
     cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT
     PyObject_GetBuffer(values, buffer, flags | (PyBUF_WRITABLE if writable else 0))
@@ -40,15 +32,7 @@ cdef inline int64_t *int64s_of(
 cdef inline uint8_t *bytes_of(
     object values, Py_buffer *buffer, bint writable=False
 ) except? NULL:
-    """Return a pointer to `buffer.len` contiguous bytes.
-
-    Raises
-    ------
-    TypeError
-        The object is not a buffer.
-    BufferError
-        The buffer is not contiguous, or is read-only and `writable` is set.
-    """
+    """Return a pointer to `buffer.len` contiguous bytes."""
     cdef int flags = PyBUF_C_CONTIGUOUS
     PyObject_GetBuffer(values, buffer, flags | (PyBUF_WRITABLE if writable else 0))
     return <uint8_t *> buffer.buf

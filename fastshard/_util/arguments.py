@@ -39,17 +39,6 @@ class Parser(argparse.ArgumentParser):
 
     Errors take few lines, whatever file names they contain, and suggest a similar
     command, option or choice, or the command that has the option.
-
-    Parameters
-    ----------
-    *args, **options
-        As for `argparse.ArgumentParser`.
-    examples : sequence of (str, str)
-        What a command line does, and the command line.
-    root : Parser, optional
-        The program's parser, of which this is a command's.
-    synonyms : Mapping of str to str
-        Of the program's parser: commands by the words of other programs.
     """
 
     def __init__(

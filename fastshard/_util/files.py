@@ -35,20 +35,6 @@ class AtomicFile:
     garbage collected before `commit`, it is removed; if its process is killed, by the
     next `sweep` of the directory.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A link is followed.
-    overwrite : bool
-        Whether `commit` replaces an existing file.
-    buffering : int
-        Size of the write buffer, bytes; see `open`.
-    sync_folder : bool
-        Whether `commit` syncs the directory; else `sync_directory` has to.
-    sync : bool
-        Whether `commit` syncs the file and the directory. A file that is made again
-        after a crash need not be synced.
-
     Attributes
     ----------
     path : str
@@ -57,11 +43,6 @@ class AtomicFile:
         Path until `commit`.
     file : BinaryIO
         Open for reading and writing.
-
-    Raises
-    ------
-    OSError
-        The file cannot be created.
     """
 
     def __init__(
@@ -85,26 +66,7 @@ class AtomicFile:
         )
 
     def commit(self, others: Iterator[str] = iter(())) -> str:  # noqa: B008 - empty
-        """Sync the file, rename it, and sync the directory.
-
-        Parameters
-        ----------
-        others : iterator of str, optional
-            Paths in the same directory to try in order if the path exists and
-            `overwrite` is False. Each goes to one of several racing processes.
-
-        Returns
-        -------
-        str
-            The file's path.
-
-        Raises
-        ------
-        FileExistsError
-            The path exists, and `overwrite` is False.
-        OSError
-            The file cannot be written; it is discarded.
-        """
+        """Sync the file, rename it, and sync the directory."""
         try:
             self.file.flush()
             _copy_mode(self.path, self.file.fileno())
@@ -161,11 +123,6 @@ def replace_file(
     under a temporary name beside it, synced and renamed, and the directory is synced.
     After an exception the new file is removed. With ``sync_folder=False`` the caller
     syncs the directory, once for many files; with ``sync=False`` nothing is synced.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written; of a full disk it names the file.
     """
     new = AtomicFile(path, sync_folder=sync_folder, sync=sync)
     try:
@@ -234,13 +191,7 @@ def _rename_with_claim(temporary: str, path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and its missing parents, and sync them.
-
-    Parameters
-    ----------
-    path : str
-        Absolute.
-    """
+    """Create a directory and its missing parents, and sync them."""
     missing = []
     folder = path
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):

@@ -218,16 +218,7 @@ def missing_name(name: str, module: ModuleType) -> AttributeError:
 
 
 def explain_option(name: str, valid: Iterable[str]) -> str:
-    """Return where an argument belongs that a call does not take, or ``""``.
-
-    Parameters
-    ----------
-    name : str
-        The argument; a misspelt one is explained as the nearest, if that is not a
-        valid one.
-    valid : iterable of str
-        Arguments that the call takes.
-    """
+    """Return where an argument belongs that a call does not take, or ``""``."""
     from difflib import get_close_matches  # takes 5 ms to import
 
     valid = list(valid)

@@ -68,17 +68,6 @@ def near_names(
     The work is bounded: all names of a short sequence are compared. Of a long one only
     the first are, and the neighbours of the position that the name would have if the
     sequence is sorted.
-
-    Parameters
-    ----------
-    name : str
-    count : int
-        Length of the sequence.
-    at : callable
-        ``at(i)`` is the name at a position.
-    has : callable, optional
-        Whether the sequence has a name: another Unicode form of the missing one is
-        returned alone.
     """
     if has is not None and (found := other_forms(name, has)):
         return found
@@ -157,13 +146,7 @@ def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_choice(name: str, value: object, choices: Collection[str | None]) -> None:
-    """Check the value of an option; None is written without quotes.
-
-    Raises
-    ------
-    ValueError
-        The value is invalid; the message lists the valid ones and suggests the nearest.
-    """
+    """Check the value of an option; None is written without quotes."""
     if value in choices:
         return
     words = [choice for choice in choices if choice is not None]
@@ -173,15 +156,7 @@ def check_choice(name: str, value: object, choices: Collection[str | None]) -> N
 
 
 def check_index(index: str) -> None:
-    """Check an ``index=``: a single word must be a keyword or an existing path.
-
-    Raises
-    ------
-    ValueError
-        The word is neither a keyword nor an existing path.
-    TypeError
-        It is not a str.
-    """
+    """Check an ``index=``: a single word must be a keyword or an existing path."""
     if not isinstance(index, str):
         kind = type(index).__name__
         raise TypeError(f"index must be a str or path-like, got {kind}")
@@ -194,14 +169,7 @@ def check_index(index: str) -> None:
 
 
 def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
-    """Check the names of keyword arguments.
-
-    Raises
-    ------
-    TypeError
-        A name is invalid; the message says where it belongs, suggests the nearest
-        valid one, or lists all.
-    """
+    """Check the names of keyword arguments."""
     valid = list(valid)
     for name in given:
         if name not in valid:
@@ -217,17 +185,7 @@ def check_option_names(
     aliases: Mapping[str, str] = EMPTY,
     notes: Mapping[str, str] = EMPTY,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function or method to check its arguments by `check_names`.
-
-    Parameters
-    ----------
-    call : str
-        Name of the call in messages.
-    aliases : Mapping of str to str
-        Other names of arguments, which the function never sees.
-    notes : Mapping of str to str
-        Messages for arguments that the function does not take.
-    """
+    """Decorate a function or method to check its arguments by `check_names`."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         code = function.__code__

@@ -24,21 +24,7 @@ TEXT = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 
 
 def parse_size(size: int | str) -> int:
-    """Return a size in bytes.
-
-    Parameters
-    ----------
-    size : int or str
-        Bytes; or a number and a unit: ``"500MB"`` (powers of 1,000),
-        ``"1GiB"``, ``"1.5 GiB"`` (powers of 1,024). Case does not matter.
-
-    Raises
-    ------
-    ValueError
-        The text is not a size, or the size is not positive.
-    TypeError
-        The size is neither int nor str.
-    """
+    """Return a size in bytes."""
     if isinstance(size, str):
         match = TEXT.fullmatch(size.strip())
         unit = UNITS.get(match[2].upper()) if match else None

@@ -176,13 +176,7 @@ def write_line(*columns: object, file: TextIO | None = None, sep: str = "\t") ->
 
 
 def write_output(data: str | memoryview = "", *, flush: bool = False) -> None:
-    """Write text or bytes to stdout.
-
-    Raises
-    ------
-    OSError
-        stdout cannot be written, or is closed. The error names it.
-    """
+    """Write text or bytes to stdout."""
     if sys.stdout is None:  # its descriptor was closed when the process began
         raise OSError(errno.EBADF, os.strerror(errno.EBADF), "stdout")
     try:

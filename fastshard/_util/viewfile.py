@@ -16,13 +16,6 @@ class ViewFile(io.BufferedIOBase):
     """File over a view, for `zipfile`, Pillow or `soundfile`.
 
     Unlike `io.BytesIO` it copies only the bytes that `read` returns.
-
-    Parameters
-    ----------
-    view : memoryview
-        One-dimensional, of bytes. The file holds it until it is closed.
-    name : str
-        The file's `name`, for messages.
     """
 
     def __init__(self, view: memoryview, name: str) -> None:

@@ -365,14 +365,7 @@ def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
 def split_ranges(
     count: int, parallelism: int, starts: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """Split the positions below a count into ranges of about equal length.
-
-    Parameters
-    ----------
-    starts : sequence of int, optional
-        Positions of the first sample of each shard, and the total. A range begins at
-        one of them if it is near.
-    """
+    """Split the positions below a count into ranges of about equal length."""
     parts = max(1, min(parallelism, count))
     near = count / parts / 2
     cuts = {0, count}

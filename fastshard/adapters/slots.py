@@ -48,15 +48,7 @@ _leases: WeakSet[MemoryLease] = WeakSet()  # of arrays on slots of other process
 
 
 class Slot:
-    """Shared memory of this process for one batch at a time.
-
-    Parameters
-    ----------
-    size : int
-        Bytes for the arrays of a batch.
-    is_reused : bool
-        Whether it is for several batches, one after the other.
-    """
+    """Shared memory of this process for one batch at a time."""
 
     def __init__(self, size: int, is_reused: bool = True) -> None:
         import numpy as np
@@ -160,11 +152,6 @@ class Slots(threading.local):
 
         None: the array has no bytes or has objects, there is no batch, or the system
         gives no memory.
-
-        Parameters
-        ----------
-        together : int
-            Bytes of all arrays of a list that this one is of.
         """
         import numpy as np
 

@@ -164,14 +164,7 @@ class LoaderWrapper:
 
 
 class ConvertedIterator:
-    """Iterator over the batches of one epoch, their arrays converted.
-
-    Parameters
-    ----------
-    wrapper : LoaderWrapper
-        Converts them.
-    batches : LoaderIterator
-    """
+    """Iterator over the batches of one epoch, their arrays converted."""
 
     def __init__(self, wrapper: LoaderWrapper, batches: LoaderIterator[Any]) -> None:
         self._wrapper = wrapper

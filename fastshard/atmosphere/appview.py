@@ -22,23 +22,7 @@ SERVICE = "#atdata_appview"  # of the AppView's DID, to which a PDS sends proced
 
 
 class AppView:
-    """A server that indexes records.
-
-    Parameters
-    ----------
-    address : str
-        Its URL, or ``did:web:host``.
-    xrpc : XrpcClient
-
-    Attributes
-    ----------
-    url, did : str
-
-    Raises
-    ------
-    ValueError
-        The address is neither.
-    """
+    """A server that indexes records."""
 
     def __init__(self, address: str, xrpc: XrpcClient) -> None:
         if not isinstance(address, str):
@@ -58,15 +42,7 @@ class AppView:
         self._xrpc = xrpc
 
     def query(self, nsid: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Call a query of the AppView, without a token.
-
-        Raises
-        ------
-        AppViewUnavailableError
-            It does not answer, or not with JSON.
-        XrpcError
-            It refuses the query.
-        """
+        """Call a query of the AppView, without a token."""
         try:
             return dict(self._xrpc.query(self.service, nsid, params).fields)
         except RemoteError as error:
@@ -75,15 +51,7 @@ class AppView:
     def procedure(
         self, nsid: str, given: dict[str, Any], pds: Service, token: Secret
     ) -> dict[str, Any]:
-        """Call a procedure through an account's server, which adds its signature.
-
-        Raises
-        ------
-        AppViewUnavailableError
-            It does not answer, or not with JSON.
-        XrpcError
-            It refuses the procedure.
-        """
+        """Call a procedure through an account's server, which adds its signature."""
         headers = {"atproto-proxy": f"{self.did}{SERVICE}"}
         try:
             answer = self._xrpc.procedure(

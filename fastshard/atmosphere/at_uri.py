@@ -39,13 +39,7 @@ def is_nsid(text: str) -> bool:
 
 
 def parse_label_ref(ref: str) -> tuple[str, str, str | None]:
-    """Return owner, name and version of ``@handle/name`` or ``@handle/name@version``.
-
-    Raises
-    ------
-    ValueError
-        A part is empty.
-    """
+    """Return owner, name and version of ``@handle/name[@version]``."""
     owner, _, rest = ref.removeprefix("@").partition("/")
     name, at, version = rest.rpartition("@") if "@" in rest else (rest, "", "")
     if not (owner and name) or (at and not version):

@@ -107,13 +107,7 @@ def cid_of_blob(digest: bytes) -> str:
 
 
 def parse_cid(text: str) -> tuple[int, bytes]:
-    """Return the codec and the SHA-256 digest of a CID.
-
-    Raises
-    ------
-    ValueError
-        The text is no CID of version 1 in base32 with a SHA-256.
-    """
+    """Return the codec and the SHA-256 digest of a CID."""
     if not isinstance(text, str) or CID_TEXT.fullmatch(text) is None:
         shown = repr(text) if len(str(text)) <= 2 * CID_LENGTH else "a longer text"
         raise ValueError(f"expected a CID in base32, as bafyrei..., got {shown}")
@@ -139,18 +133,6 @@ def encode(obj: Any, *, record: bool = False) -> bytes:
 
     Map keys are sorted by length and then bytes, integers are as short as they can be,
     floats have 64 bits, and -0.0 is 0.0.
-
-    Parameters
-    ----------
-    obj : dict, list, tuple, str, int, float, bool, bytes or None
-    record : bool, default False
-        The value is the JSON of a record: ``{"$link": cid}`` is a link, and
-        ``{"$bytes": base64}``, with or without padding, are bytes.
-
-    Raises
-    ------
-    ValueError
-        DAG-CBOR cannot hold a value. The message has the place, ``$.a[0]``.
     """
     parts: list[bytes] = []
     try:

@@ -1461,13 +1461,7 @@ def _restore(options: dict[str, Any]) -> Atmosphere:
 
 
 def _check_limit(limit: int) -> None:
-    """Refuse what is no number of records.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no int, or below 1.
-    """
+    """Refuse what is no number of records."""
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"limit must be an int, got {type(limit).__name__}")
     if limit < 1:
@@ -1490,13 +1484,7 @@ def _is_private(url: str) -> bool:
 
 
 def _check_transport(service: Service) -> None:
-    """Refuse to send a secret in the clear.
-
-    Raises
-    ------
-    ValueError
-        The server is reached by ``http://`` and is another host.
-    """
+    """Refuse to send a secret in the clear."""
     if service.url.startswith("http:") and not service.is_loopback:
         raise ValueError(
             f"{service.url}: passwords and tokens are sent over https:// only, or to "
@@ -1505,13 +1493,7 @@ def _check_transport(service: Service) -> None:
 
 
 def _blob_digest(cid: str) -> bytes:
-    """Return the SHA-256 of a blob's CID.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Return the SHA-256 of a blob's CID."""
     codec, digest = parse_cid(cid)
     if codec != RAW:
         raise ValueError(f"{cid} is not the CID of a blob")

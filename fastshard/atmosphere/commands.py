@@ -25,15 +25,7 @@ __all__ = ["download", "resolve"]
 
 
 def resolve(url: str, options: RemoteOptions) -> tuple[list[str], BlobSettings]:
-    """Return the blobs of ``at://did/blob/cid``, or of an entry's record.
-
-    Raises
-    ------
-    FastshardError
-        It is neither; or the shards of the entry are no blobs.
-    RemoteError
-        A server cannot be asked.
-    """
+    """Return the blobs of ``at://did/blob/cid``, or of an entry's record."""
     source = _find(url, options)
     return source.list_shards(), source.settings(options)
 
@@ -64,15 +56,7 @@ def download(
     settings: Settings,
     progress: Callable[[int, int], object] | None = None,
 ) -> int:
-    """Download a blob into the cache, and index it; return its size in bytes.
-
-    Raises
-    ------
-    FormatError
-        It is no tar.
-    RemoteError, OSError
-        As for `fetch_blob`.
-    """
+    """Download a blob into the cache, and index it; return its size in bytes."""
     assert isinstance(settings, BlobSettings)
     path = fetch_url(url, settings)
     nbytes = os.path.getsize(path)

@@ -44,20 +44,7 @@ class DidDocument(NamedTuple):
 
 
 class IdentityResolver:
-    """Finds DIDs of handles, and servers of DIDs; keeps what it found for a while.
-
-    Parameters
-    ----------
-    xrpc : XrpcClient
-    resolving : Service
-        Server that is asked for handles.
-    directory : Service
-        Directory of ``did:plc:``.
-    private_hosts : bool
-        Whether documents may name private hosts.
-    known : frozenset
-        Origins that the user named, which are not private to documents.
-    """
+    """Finds DIDs of handles, and servers of DIDs; keeps what it found for a while."""
 
     def __init__(
         self,
@@ -75,17 +62,7 @@ class IdentityResolver:
         self._kept: dict[str, tuple[Any, float]] = {}
 
     def did_of(self, name: str) -> str:
-        """Return the DID of a handle whose document confirms it; a DID unchanged.
-
-        Raises
-        ------
-        HandleNotFoundError
-            No account has the handle.
-        IdentityError
-            It is no handle, or its DID does not confirm it.
-        RemoteError
-            A server cannot be reached.
-        """
+        """Return the DID of a handle whose document confirms it; a DID unchanged."""
         if is_did(name):
             return name
         handle = name.removeprefix("@").lower()
@@ -117,15 +94,7 @@ class IdentityResolver:
         return answer.take("did", str)
 
     def document_of(self, did: str) -> DidDocument:
-        """Return the document of a DID.
-
-        Raises
-        ------
-        IdentityError
-            The method is not plc or web, there is no document, or it is not valid.
-        RemoteError
-            A server cannot be reached.
-        """
+        """Return the document of a DID."""
         found: DidDocument = self._keep(did, lambda: self._fetch(did))
         return found
 
@@ -152,15 +121,7 @@ class IdentityResolver:
         return self._foreign(f"{scheme}://{host}", did), ".well-known/did.json"
 
     def service_of(self, did: str) -> Service:
-        """Return the server of an account.
-
-        Raises
-        ------
-        IdentityError
-            The document names none, or one that is refused.
-        RemoteError
-            A server cannot be reached.
-        """
+        """Return the server of an account."""
         endpoint = self.document_of(did).endpoint
         if endpoint is None:
             raise IdentityError(f"the document of {did} names no server ({PDS})")
@@ -194,13 +155,7 @@ class IdentityResolver:
 
 
 def _parse_document(did: str, answer: AnswerFields) -> DidDocument:
-    """Return the document of a DID.
-
-    Raises
-    ------
-    IdentityError
-        It is of another DID, or a field is of a wrong type.
-    """
+    """Return the document of a DID."""
     fields = answer.fields
     if fields.get("id") != did:
         raise IdentityError(f"the document of {did} has another id, at {answer.url}")

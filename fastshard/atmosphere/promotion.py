@@ -89,38 +89,7 @@ def publish_samples(
     force: bool = False,
     **options: Any,
 ) -> AtUri:
-    """Write samples to shards that others can read, and publish their dataset.
-
-    Parameters
-    ----------
-    client : Atmosphere
-        Logged in.
-    samples : iterable of packable objects
-        All of one class.
-    fields : EntryFields
-    schema_uri : str, optional
-        Address of the schema's record.
-    version : str, optional
-        Of the label.
-    data_store : AbstractDataStore, optional
-        By default blobs of the account.
-    force : bool, default False
-        Let blobs be larger than most servers take.
-    **options
-        ``maxcount``, ``maxsize``, ``manifest``.
-
-    Returns
-    -------
-    AtUri
-        Of the dataset's record.
-
-    Raises
-    ------
-    ValueError
-        There are no samples; the store is a local one, or a shard is too large.
-    SessionError, RecordError, PublishError, RemoteError
-        As of `publish_steps`.
-    """
+    """Write samples to shards that others can read, and publish their dataset."""
     check_store(data_store)
     iterator = iter(samples)
     try:
@@ -168,46 +137,7 @@ def publish_dataset(
     force: bool = False,
     **options: Any,
 ) -> AtUri:
-    """Publish a dataset: its URLs, or its shards in a store that others can read.
-
-    Parameters
-    ----------
-    client : Atmosphere
-        Logged in.
-    ds : Dataset
-        All samples of its shards, unless they are copied.
-    fields : EntryFields
-        Without `metadata` and `content_metadata`, those of the dataset.
-    schema : SchemaWanted, optional
-        By default that of the dataset's sample type.
-    version : str, optional
-        Of the label.
-    data_store : AbstractDataStore, optional
-        Where to copy the shards.
-    default_store : AbstractDataStore, optional
-        Where to copy shards without `data_store`; by default blobs of the account.
-    copy : bool, default False
-        Copy shards that have public URLs, too.
-    force : bool, default False
-        Let blobs be larger than most servers take.
-    **options
-        Of the store.
-
-    Returns
-    -------
-    AtUri
-        Of the dataset's record.
-
-    Raises
-    ------
-    ValueError
-        The dataset selects or maps samples of its shards; it is read with credentials;
-        the store is a local one; or a shard is too large.
-    TypeError
-        The sample type has no schema.
-    SessionError, RecordError, PublishError, RemoteError
-        As of `publish_steps`.
-    """
+    """Publish a dataset: its URLs, or its shards in a store that others can read."""
     check_store(data_store or default_store)
     if schema is None or (schema.uri is None and schema.sample_type is None):
         schema = SchemaWanted(None, ds.sample_type, schema.version if schema else None)
@@ -244,37 +174,7 @@ def publish_entry(
     data_store: AbstractDataStore | None = None,
     force: bool = False,
 ) -> AtUri:
-    """Publish an entry of an index.
-
-    Parameters
-    ----------
-    client : Atmosphere
-        Logged in.
-    entry : DatasetEntry
-    structure : Structure
-        Of its schema.
-    fields : EntryFields
-        Without `metadata`, those of the entry.
-    version : str, optional
-        Of the label.
-    data_store : AbstractDataStore, optional
-        Where to copy the shards, byte by byte.
-    force : bool, default False
-        Let blobs be larger than most servers take.
-
-    Returns
-    -------
-    AtUri
-        Of the dataset's record.
-
-    Raises
-    ------
-    ValueError
-        The entry has no shards; or one is a local path, or its URL holds a password,
-        and there is no store; or the store is a local one.
-    SessionError, RecordError, PublishError, RemoteError
-        As of `publish_steps`.
-    """
+    """Publish an entry of an index."""
     check_store(data_store)
     if not entry.data_urls:
         raise ValueError(f"Local entry {entry.name!r} has no data URLs")
@@ -394,13 +294,7 @@ def split_metadata(fields: EntryFields) -> tuple[EntryFields, dict[str, str]]:
 
 
 def check_store(store: AbstractDataStore | None) -> None:
-    """Refuse a store of this machine, before anything is written to it.
-
-    Raises
-    ------
-    ValueError
-        It is one.
-    """
+    """Refuse a store of this machine, before anything is written to it."""
     if isinstance(store, LocalDiskStore):
         raise ValueError(
             "a local folder is not one that others can read: give an S3DataStore, or a "
@@ -409,13 +303,7 @@ def check_store(store: AbstractDataStore | None) -> None:
 
 
 def check_account(client: Atmosphere, store: Any) -> None:
-    """Refuse a store of blobs of another account than the record's.
-
-    Raises
-    ------
-    ValueError
-        It is one.
-    """
+    """Refuse a store of blobs of another account than the record's."""
     if store.client.did != client.did:
         raise ValueError(
             f"blobs of {store.client.did} cannot be in a record of {client.did}"
@@ -423,13 +311,7 @@ def check_account(client: Atmosphere, store: Any) -> None:
 
 
 def check_type(sample_type: type) -> None:
-    """Refuse samples without a schema.
-
-    Raises
-    ------
-    TypeError
-        They have none.
-    """
+    """Refuse samples without a schema."""
     from fastshard.typed.descriptions.structure import describe
 
     if issubclass(sample_type, DictSample):
@@ -441,13 +323,7 @@ def check_type(sample_type: type) -> None:
 
 
 def shards_of(written: Any, store: AbstractDataStore | None) -> PublishedShards:
-    """Return the storage of shards that a store took.
-
-    Raises
-    ------
-    ValueError
-        A URL of the store is not public.
-    """
+    """Return the storage of shards that a store took."""
     checksums: Mapping[str, str] = getattr(written, "checksums", None) or {}
     urls = list(written)
     refs = getattr(written, "blob_refs", None)
@@ -486,13 +362,7 @@ def _copy(
 
 
 def _public_urls(ds: Dataset[Any]) -> list[str] | None:
-    """Return the URLs of a dataset's shards; None for local files, which are copied.
-
-    Raises
-    ------
-    ValueError
-        The dataset selects or maps samples; or credentials are needed to read it.
-    """
+    """Return the URLs of a dataset's shards; None for local files, which are copied."""
     from fastshard.typed.stores.writing import whole_source
 
     source = whole_source(ds)

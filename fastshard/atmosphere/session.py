@@ -16,14 +16,7 @@ LONGEST_TOKEN = 8192  # characters
 
 
 class Session:
-    """Tokens of an account, and the server that takes them.
-
-    Attributes
-    ----------
-    did, handle : str
-    service : Service
-    access, refresh : Secret
-    """
+    """Tokens of an account, and the server that takes them."""
 
     __slots__ = ("access", "did", "handle", "refresh", "service")
 
@@ -38,13 +31,7 @@ class Session:
 
     @classmethod
     def of_answer(cls, answer: AnswerFields, service: Service) -> Session:
-        """Return the session of a server's answer.
-
-        Raises
-        ------
-        XrpcError
-            A field is missing, or not valid.
-        """
+        """Return the session of a server's answer."""
         did, handle = answer.take("did", str), answer.take("handle", str)
         if not is_did(did):
             raise answer.error("'did' is not a DID")
@@ -60,19 +47,7 @@ class Session:
 
     @classmethod
     def parse(cls, text: Secret, default: str) -> Session:
-        """Parse the text of a session.
-
-        Parameters
-        ----------
-        text : Secret
-        default : str
-            Server of a session whose text has none.
-
-        Raises
-        ------
-        SessionError
-            The text is not one of a session.
-        """
+        """Parse the text of a session."""
         handle, did, access, refresh, url = _split(text)
         if access is None or refresh is None:
             raise SessionError("the text is not one of a session, with its tokens")

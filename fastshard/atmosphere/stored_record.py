@@ -35,14 +35,7 @@ class StoredRecord(dict[str, Any]):
     def of_answer(
         cls, answer: AnswerFields, did: str, collection: str, rkey: str | None = None
     ) -> StoredRecord:
-        """Return the record of an answer.
-
-        Raises
-        ------
-        XrpcError
-            A field is missing, or the record is not of this repository, collection
-            and key.
-        """
+        """Return the record of an answer."""
         try:
             uri = AtUri.parse(answer.take("uri", str))
         except ValueError as error:

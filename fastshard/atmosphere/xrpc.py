@@ -57,13 +57,7 @@ def is_loopback(url: str) -> bool:
 
 
 def check_service(url: str, name: str) -> str:
-    """Return the URL of a server as it is used: scheme, host and port.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is none; `name` says which it is.
-    """
+    """Return the URL of a server as it is used: scheme, host and port."""
     if not isinstance(url, str):
         raise TypeError(f"{name} must be a str, got {type(url).__name__}")
     try:
@@ -128,15 +122,7 @@ class XrpcClient:
         params: Mapping[str, Any],
         seconds: float | None = None,
     ) -> AnswerFields:
-        """Call a query; `seconds` is its time limit, as of a `ServiceRequest`.
-
-        Raises
-        ------
-        RemoteError
-            The server cannot be reached.
-        XrpcError
-            It refuses the query, or its answer is not JSON.
-        """
+        """Call a query; `seconds` is its time limit, as of a `ServiceRequest`."""
         url = _url(service, nsid, params)
         return self._call(service, ServiceRequest("GET", url, seconds=seconds))
 
@@ -151,15 +137,7 @@ class XrpcClient:
         repeatable: bool = False,
         seconds: float | None = None,
     ) -> AnswerFields:
-        """Call a procedure; a token is sent to this server only.
-
-        Raises
-        ------
-        RemoteError
-            The server cannot be reached.
-        XrpcError
-            It refuses the procedure, or its answer is not JSON.
-        """
+        """Call a procedure; a token is sent to this server only."""
         request = ServiceRequest(
             "POST",
             _url(service, nsid, {}),
@@ -181,23 +159,7 @@ class XrpcClient:
         *,
         most: int,
     ) -> None:
-        """Call a query whose answer is bytes.
-
-        Parameters
-        ----------
-        service : Service
-        nsid : str
-        params : Mapping
-        open_sink : callable
-            Called for each attempt; returns a function that takes the bytes.
-        most : int
-            Maximum number of bytes.
-
-        Raises
-        ------
-        RemoteError, XrpcError
-            As `query`.
-        """
+        """Call a query whose answer is bytes."""
         url = _url(service, nsid, params)
         request = ServiceRequest(
             "GET", url, most=most, open_sink=open_sink, attempts=ATTEMPTS
@@ -207,13 +169,7 @@ class XrpcClient:
             raise _refusal(answer, request, _method_url(request))
 
     def document(self, service: Service, path: str) -> AnswerFields:
-        """Return a JSON object at a path of a server.
-
-        Raises
-        ------
-        RemoteError, XrpcError
-            As `query`.
-        """
+        """Return a JSON object at a path of a server."""
         request = ServiceRequest("GET", f"{service.url}/{path}", most=MAX_JSON // 10)
         return self._call(service, request)
 

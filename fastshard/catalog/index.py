@@ -1606,13 +1606,7 @@ class Index:
         return type_of(self._find_schema(ref, repo.provider))
 
     def _client(self) -> Atmosphere:
-        """Return the client of the network.
-
-        Raises
-        ------
-        ValueError
-            The index has none.
-        """
+        """Return the client of the network."""
         if self._atmosphere is None:
             raise ValueError(
                 "Atmosphere backend required: the index has no client of the network, "
@@ -1655,13 +1649,7 @@ class Index:
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def _owner(self, repo: str) -> str | None:
-        """Return whose account a repository of the network is; None: one's own.
-
-        Raises
-        ------
-        KeyError
-            It is neither that of an account nor mounted.
-        """
+        """Return whose account a repository of the network is; None: one's own."""
         owner = repo.removeprefix("@")
         if repo == NETWORK:
             return None
@@ -1687,13 +1675,7 @@ class Index:
         raise KeyError(f"Schema not found: {shorten(ref)}")
 
     def _checked(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
-        """Return an entry that was looked up, if its CID is that of its content.
-
-        Raises
-        ------
-        IndexRowError
-            It is not: the row was changed.
-        """
+        """Return an entry that was looked up, if its CID is that of its content."""
         if not entry.has_own_cid():
             raise IndexRowError(
                 "expected the CID of the schema and the URLs",
@@ -1715,13 +1697,7 @@ class Index:
 def _find_label(
     provider: IndexProvider, reference: DatasetReference
 ) -> DatasetEntry | None:
-    """Return the entry of a label; None if there may be one of the name.
-
-    Raises
-    ------
-    KeyError
-        A version is asked for that is not there.
-    """
+    """Return the entry of a label; None if there may be one of the name."""
     try:
         cid, _ = provider.get_label(reference.name, reference.version)
         return provider.get_entry_by_cid(cid)
@@ -1745,13 +1721,7 @@ def _provider_of(
 def _repository_of(
     provider: object, data_store: AbstractDataStore | None, given: Mapping[str, Any]
 ) -> Repository:
-    """Return the repository of a provider that is an object.
-
-    Raises
-    ------
-    TypeError
-        It is none, or arguments of another one are given.
-    """
+    """Return the repository of a provider that is an object."""
     if not isinstance(provider, IndexProvider):
         raise TypeError(
             "provider must be an IndexProvider or backend name string, "
@@ -1764,15 +1734,7 @@ def _repository_of(
 
 
 def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
-    """Return the repositories that are mounted beside "local".
-
-    Raises
-    ------
-    TypeError
-        One is no repository.
-    ValueError
-        A name cannot be that of one in a reference.
-    """
+    """Return the repositories that are mounted beside "local"."""
     for name, repo in repos.items():
         if name == LOCAL:
             raise ValueError(
@@ -1820,13 +1782,7 @@ def _one_version(reference: DatasetReference, version: str | None) -> str | None
 
 
 def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
-    """Return metadata with those of further ones that are not None.
-
-    Raises
-    ------
-    TypeError
-        Tags are no list.
-    """
+    """Return metadata with those of further ones that are not None."""
     if isinstance(more.get("tags"), str):
         raise TypeError("tags must be a list of str, got a str")
     given = {name: value for name, value in more.items() if value is not None}

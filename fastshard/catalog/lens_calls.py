@@ -31,26 +31,7 @@ def store_lens(
     source_schema: str | None = None,
     view_schema: str | None = None,
 ) -> str:
-    """Store a lens and return its reference.
-
-    Parameters
-    ----------
-    provider : IndexProvider
-    lens : Lens
-    name : str
-    version : str, optional
-        Default: the latest one's patch + 1.
-    description : str, optional
-    source_schema, view_schema : str, optional
-        Default: the names of the lens's types.
-
-    Raises
-    ------
-    TypeError
-        `lens` is none, or has no types.
-    ValueError
-        `name` is empty or too long, or `version` is no semantic version.
-    """
+    """Store a lens and return its reference."""
     if not isinstance(lens, Lens):
         raise TypeError(f"expected a Lens, got {type(lens).__name__}")
     if not isinstance(name, str):
@@ -78,17 +59,7 @@ def store_lens(
 
 
 def find_lens(provider: IndexProvider, ref: str) -> dict[str, Any]:
-    """Return the lens of a reference, as it is stored, with its ``$ref``.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    ValueError
-        `ref` is no reference of a lens.
-    DescriptionError
-        What is stored is no JSON object.
-    """
+    """Return the lens of a reference, as it is stored, with its ``$ref``."""
     name, version = parse_lens_ref(ref)
     text = provider.get_lens_json(name, version)
     if text is None:
@@ -99,13 +70,7 @@ def find_lens(provider: IndexProvider, ref: str) -> dict[str, Any]:
 def parse_lenses(
     provider: IndexProvider, rows: Iterable[tuple[str, str, str]]
 ) -> Iterator[dict[str, Any]]:
-    """Iterate over lenses of a store, as they are stored, with their ``$ref``.
-
-    Raises
-    ------
-    DescriptionError
-        What is stored is no JSON object.
-    """
+    """Iterate over lenses of a store, as they are stored, with their ``$ref``."""
     for name, version, text in rows:
         ref = lens_ref(name, version)
         yield parse_stored(text, f"{ref} in {provider.location}") | {"$ref": ref}

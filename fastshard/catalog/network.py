@@ -27,27 +27,14 @@ __all__ = ["Network"]
 
 
 class Network:
-    """The repositories of accounts, as an index asks them.
-
-    Parameters
-    ----------
-    client : Atmosphere
-    """
+    """The repositories of accounts, as an index asks them."""
 
     def __init__(self, client: Atmosphere) -> None:
         self.client = client
         self.index = AtmosphereIndex(client)
 
     def find(self, reference: DatasetReference) -> AtmosphereIndexEntry:
-        """Return the entry of a reference: of a label, else of a dataset's name.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        RemoteError
-            A server cannot be asked.
-        """
+        """Return the entry of a reference: of a label, else of a dataset's name."""
         if reference.authority is None:
             return self.index.get_dataset(reference.name)
         try:
@@ -68,15 +55,7 @@ class Network:
         return None
 
     def find_label(self, reference: DatasetReference) -> AtmosphereIndexEntry:
-        """Return the entry that a label names.
-
-        Raises
-        ------
-        KeyError
-            There is no such label, or no such record.
-        RemoteError
-            A server cannot be asked.
-        """
+        """Return the entry that a label names."""
         if reference.authority is None:
             return self.index.get_dataset(reference.name)
         uri = LabelLoader(self.client).resolve(
@@ -85,29 +64,13 @@ class Network:
         return self.index.get_dataset(uri)
 
     def labels(self, owner: str | None) -> Iterator[tuple[str, str, str | None]]:
-        """Yield name, address of the dataset and version of an account's labels.
-
-        Raises
-        ------
-        RecordError
-            A label is damaged.
-        RemoteError
-            A server cannot be asked.
-        """
+        """Yield name, address of the dataset and version of an account's labels."""
         for record in LabelLoader(self.client).list_all(owner):
             label = LabelRecord.from_record(record, uri=str(record.uri))
             yield label.name, label.dataset_uri, label.version
 
     def check_own(self, reference: DatasetReference) -> str:
-        """Return the name of a dataset that is to be published.
-
-        Raises
-        ------
-        SessionError
-            The client is not logged in.
-        ValueError
-            The reference is that of another account, or an address.
-        """
+        """Return the name of a dataset that is to be published."""
         own = (self.client.did, self.client.handle)
         if reference.authority is None:
             raise ValueError(
@@ -131,15 +94,7 @@ class Network:
         force: bool,
         **fields: Any,
     ) -> str:
-        """Publish an entry of a repository; return the address of its record.
-
-        Raises
-        ------
-        ValueError
-            A shard has no public URL, and there is no store.
-        SessionError, RecordError, PublishError, RemoteError
-            As of `publish_entry`.
-        """
+        """Publish an entry of a repository; return the address of its record."""
         structure = from_schema(schema, entry.schema_ref)
         return str(
             publish_entry(
@@ -164,15 +119,7 @@ class Network:
         force: bool,
         **fields: Any,
     ) -> str:
-        """Publish a dataset; return the address of its record.
-
-        Raises
-        ------
-        ValueError
-            A shard has no public URL, and there is no store.
-        SessionError, RecordError, PublishError, RemoteError
-            As of `publish_dataset`.
-        """
+        """Publish a dataset; return the address of its record."""
         if data_store is None:
             storage_of_urls(ds.list_shards())  # local shards are not copied unasked
         return str(
@@ -190,15 +137,7 @@ class Network:
     def search(
         self, query: Query, owner: str | None, limit: int
     ) -> Iterable[SearchResult]:
-        """Return what an AppView finds, else what an account's records have.
-
-        Raises
-        ------
-        AppViewError
-            The AppView fails.
-        RemoteError
-            A server cannot be asked.
-        """
+        """Return what an AppView finds, else what an account's records have."""
         if self.client.has_appview:
             return search_network(self.client, query, owner, limit)
         if owner is None:

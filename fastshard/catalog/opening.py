@@ -40,25 +40,7 @@ class EntryShards(NamedTuple):
     def open_entry(
         self, entry: DatasetEntry, sample_type: type[Any] | None, **options: Any
     ) -> Dataset[Any]:
-        """Return the dataset of an entry.
-
-        Parameters
-        ----------
-        entry : DatasetEntry
-        sample_type : type or None
-            None: made of the schema.
-        **options
-            Options of `Dataset`.
-
-        Raises
-        ------
-        KeyError
-            There is no such schema.
-        FastshardError
-            A URL is a command.
-        TypeError
-            An option is unknown.
-        """
+        """Return the dataset of an entry."""
         kind = sample_type or self.schema_type(entry.schema_ref, self.repo)
         store = self.repo.data_store
         source = source_of(entry.data_urls, store, options, self.client)
@@ -71,19 +53,7 @@ def source_of(
     options: dict[str, Any],
     client: Atmosphere | None = None,
 ) -> Any:
-    """Return the source of the shards of an entry.
-
-    Parameters
-    ----------
-    urls : sequence of str
-        Names of shards, and patterns.
-    store : AbstractDataStore or None
-        Where the shards may have been written.
-    options : dict
-        Options of `Dataset`.
-    client : Atmosphere, optional
-        Finds blobs.
-    """
+    """Return the source of the shards of an entry."""
     scheme = scheme_of(urls[0]) if urls else ""
     if any(scheme_of(url) != scheme for url in urls):
         scheme = ""

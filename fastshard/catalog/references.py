@@ -55,24 +55,7 @@ class DatasetReference(NamedTuple):
 
 
 def parse_dataset_ref(ref: str, repos: Container[str]) -> DatasetReference:
-    """Parse a reference of a dataset.
-
-    Parameters
-    ----------
-    ref : str
-        ``name``, ``repo/name``, ``@handle/name``, ``@handle/name@version``,
-        ``atdata://repo/dataset/name`` or ``at://did/collection/rkey``.
-    repos : container of str
-        Names of the repositories of the index. After ``@`` one of them comes before a
-        handle; before a slash what is none of them is part of the name.
-
-    Raises
-    ------
-    TypeError
-        It is no str.
-    ValueError
-        A part is empty, or it is a reference of a schema or a lens.
-    """
+    """Parse a reference of a dataset."""
     if not isinstance(ref, str):
         raise TypeError(f"a reference must be a str, got {type(ref).__name__}")
     if ref.startswith(RECORD):
@@ -115,21 +98,7 @@ def schema_ref(name: str, version: str) -> str:
 
 
 def parse_schema_ref(ref: str) -> tuple[str, str]:
-    """Return the name and the version of a schema of an index.
-
-    Parameters
-    ----------
-    ref : str
-        ``atdata://local/schema/Name@1.0.0``, or the older
-        ``local://schemas/module.Name@1.0.0``.
-
-    Raises
-    ------
-    TypeError
-        It is no str.
-    ValueError
-        It is none of these, or has no version.
-    """
+    """Return the name and the version of a schema of an index."""
     name, version = _split(ref, "schema", SCHEMA_PREFIXES)
     return name.rpartition(".")[2] or name, version
 
@@ -140,15 +109,7 @@ def lens_ref(name: str, version: str) -> str:
 
 
 def parse_lens_ref(ref: str) -> tuple[str, str]:
-    """Return the name and the version of a lens: ``atdata://local/lens/name@1.0.0``.
-
-    Raises
-    ------
-    TypeError
-        It is no str.
-    ValueError
-        It is another reference, or has no version.
-    """
+    """Return the name and the version of a lens: ``atdata://local/lens/name@1.0.0``."""
     return _split(ref, "lens", (LENSES,))
 
 

@@ -13,23 +13,7 @@ __all__ = ["remove_dataset"]
 
 
 def remove_dataset(provider: IndexProvider, name: str) -> bool:
-    """Remove the entries of a name, their labels, and the labels of the name.
-
-    Parameters
-    ----------
-    provider : IndexProvider
-    name : str
-
-    Returns
-    -------
-    bool
-        Whether there was any.
-
-    Raises
-    ------
-    OSError
-        The store cannot be written.
-    """
+    """Remove the entries of a name, their labels, and the labels of the name."""
     labels = list(provider.iter_labels())
     removed: set[str] = set()
     while (cid := find_cid(provider, name)) is not None and cid not in removed:

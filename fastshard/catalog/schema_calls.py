@@ -164,30 +164,7 @@ def publish_schema(
     version: str | None = None,
     description: str | None = None,
 ) -> str:
-    """Store the schema of a sample type, unless there is one like it.
-
-    Parameters
-    ----------
-    provider : IndexProvider
-    sample_type : type
-        A packable class.
-    version : str, optional
-        Default: that of a schema with equal fields, else the latest one's patch + 1.
-    description : str, optional
-        Default: the class's docstring.
-
-    Returns
-    -------
-    str
-        Reference of the schema.
-
-    Raises
-    ------
-    TypeError
-        The class is not packable, or a field cannot be described.
-    ValueError
-        `version` is no semantic version, or that version has other fields.
-    """
+    """Store the schema of a sample type, unless there is one like it."""
     if not isinstance(sample_type, type):
         raise TypeError(
             f"sample_type must be a class, got {type(sample_type).__name__}"
@@ -247,13 +224,7 @@ def choose_version(
 
 
 def parse_stored(text: str, where: str) -> dict[str, Any]:
-    """Return the object that a store's text has.
-
-    Raises
-    ------
-    DescriptionError
-        It is no JSON, or no object.
-    """
+    """Return the object that a store's text has."""
     try:
         found = parse_json(text, where)
     except FormatError as error:
@@ -264,24 +235,7 @@ def parse_stored(text: str, where: str) -> dict[str, Any]:
 
 
 def find_schema(provider: IndexProvider, ref: str) -> dict[str, Any]:
-    """Return the schema of a reference, as it is stored, with its ``$ref``.
-
-    Parameters
-    ----------
-    provider : IndexProvider
-    ref : str
-        ``atdata://local/schema/Name@1.0.0``, or the older
-        ``local://schemas/module.Name@1.0.0``.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    ValueError
-        `ref` is no reference of a schema.
-    DescriptionError
-        What is stored is no JSON object.
-    """
+    """Return the schema of a reference, as it is stored, with its ``$ref``."""
     name, version = parse_schema_ref(ref)
     text = provider.get_schema_json(name, version)
     if text is None:  # of old versions of atdata: stored as `module.Name`
@@ -300,26 +254,14 @@ def find_schema(provider: IndexProvider, ref: str) -> dict[str, Any]:
 
 
 def iter_schemas(provider: IndexProvider) -> Iterator[dict[str, Any]]:
-    """Iterate over all schemas, as they are stored, with their ``$ref``.
-
-    Raises
-    ------
-    DescriptionError
-        What is stored is no JSON object.
-    """
+    """Iterate over all schemas, as they are stored, with their ``$ref``."""
     for name, version, text in provider.iter_schemas():
         ref = schema_ref(name, version)
         yield parse_stored(text, f"{ref} in {provider.location}") | {"$ref": ref}
 
 
 def record_of(schema: Mapping[str, Any]) -> LocalSchemaRecord:
-    """Return a schema as a record with attributes.
-
-    Raises
-    ------
-    DescriptionError
-        A part is missing, is of a wrong type, or is not known.
-    """
+    """Return a schema as a record with attributes."""
     ref = schema.get("$ref")
     ref = ref if isinstance(ref, str) else ""
     structure = from_schema(schema, ref or "schema")
@@ -342,12 +284,6 @@ def without_none(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def type_of(schema: Mapping[str, Any]) -> type[PackableSample]:
-    """Return the sample type of a schema that has its ``$ref``.
-
-    Raises
-    ------
-    DescriptionError
-        It is no schema, or has names that a class cannot have.
-    """
+    """Return the sample type of a schema that has its ``$ref``."""
     ref = schema["$ref"]
     return make_type(from_schema(schema, ref), ref)

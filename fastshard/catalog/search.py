@@ -129,14 +129,7 @@ class Query(NamedTuple):
     def search(
         self, entries: Iterable[FoundEntry], source: str
     ) -> Iterator[SearchResult]:
-        """Yield the results among entries.
-
-        Parameters
-        ----------
-        entries : iterable of entries
-        source : str
-            Where they are from.
-        """
+        """Yield the results among entries."""
         text = None if self.text is None else self.text.casefold()
         for entry in entries:
             if text is not None and text not in entry.name.casefold():
@@ -165,23 +158,7 @@ def result_of(entry: FoundEntry, source: str) -> SearchResult:
 def search_network(
     client: Atmosphere, query: Query, repo: str | None, limit: int
 ) -> list[SearchResult]:
-    """Return the datasets that a client's AppView finds.
-
-    Parameters
-    ----------
-    client : Atmosphere
-        With an AppView.
-    query : Query
-    repo : str or None
-        DID or handle of their owner.
-    limit : int
-        Results, at most; servers give at most 100.
-
-    Raises
-    ------
-    AppViewError
-        The AppView fails, or its answer is none.
-    """
+    """Return the datasets that a client's AppView finds."""
     found = client.search_datasets(
         query.text or "",
         tags=None if query.tags is None else sorted(query.tags),

@@ -52,13 +52,7 @@ class EntryDraft(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Check what stores of rows will check, before shards are written.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A value cannot be stored; the error names it.
-        """
+        """Check what stores of rows will check, before shards are written."""
         metadata: Any = self.metadata
         ref = "" if self.schema_ref is None else self.schema_ref
         pack_entry(DatasetEntry(self.name, ref, [], metadata, cid="unknown"))
@@ -72,25 +66,7 @@ def write_shards(
     data_store: AbstractDataStore | None,
     **options: Any,
 ) -> DatasetEntry:
-    """Write samples through a data store, once, and add an entry for them.
-
-    Parameters
-    ----------
-    repo : Repository
-    samples : iterable of packable objects
-    draft : EntryDraft
-    data_store : AbstractDataStore or None
-        None: that of the repository, else a `LocalDiskStore`.
-    **options
-        ``maxcount``, ``maxsize``, ``manifest``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        There are no samples, or they cannot be stored.
-    OSError
-        A shard or a row cannot be written.
-    """
+    """Write samples through a data store, once, and add an entry for them."""
     draft.check()
     iterator = iter(samples)
     try:
@@ -117,31 +93,7 @@ def insert_shards(
     prefix: str | None = None,
     **options: Any,
 ) -> DatasetEntry:
-    """Add an entry for the shards of a dataset, where they are or copied.
-
-    Parameters
-    ----------
-    repo : Repository
-    ds : Dataset
-    draft : EntryDraft
-    data_store : AbstractDataStore or None
-        None: that of the repository.
-    copy : bool
-        Copy them also if there is no store, to a `LocalDiskStore`.
-    prefix : str, optional
-        In the store; by default the name.
-    **options
-        Of the store.
-
-    Raises
-    ------
-    TypeError
-        It is no dataset, its type has no description, or an option is unknown.
-    ValueError
-        Without a copy: the dataset is not all samples of its shards.
-    OSError
-        A shard cannot be read, or a shard or a row not written.
-    """
+    """Add an entry for the shards of a dataset, where they are or copied."""
     if not isinstance(ds, Dataset):
         raise TypeError(f"ds must be a typed Dataset, got {type(ds).__name__}")
     if draft.metadata is None:  # those at a URL if they were read: no server is asked
@@ -165,13 +117,7 @@ def prefix_of(name: str) -> str:
 
 
 def urls_of(ds: Dataset[Any]) -> list[str]:
-    """Return the URLs of a dataset's shards; a pattern stays one.
-
-    Raises
-    ------
-    ValueError
-        The dataset is not all samples of its shards, as they are stored.
-    """
+    """Return the URLs of a dataset's shards; a pattern stays one."""
     source = whole_source(ds)
     if source is None:
         raise ValueError(
@@ -186,22 +132,7 @@ def urls_of(ds: Dataset[Any]) -> list[str]:
 def store_schema(
     provider: IndexProvider, sample_type: type[Any], schema_ref: str | None
 ) -> str:
-    """Return the reference of the schema of samples; store it if it is not there.
-
-    Parameters
-    ----------
-    provider : IndexProvider
-    sample_type : type
-    schema_ref : str or None
-        The reference that was asked for; one of a record is left as it is.
-
-    Raises
-    ------
-    TypeError
-        The type has no description, and no reference was given.
-    OSError
-        The store cannot be written.
-    """
+    """Return the reference of the schema of samples; store it if it is not there."""
     if schema_ref is None:
         if issubclass(sample_type, DictSample):
             raise TypeError(

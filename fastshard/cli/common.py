@@ -157,13 +157,7 @@ def parse_sources(sources: Sequence[str]) -> list[Location]:
 def get_settings(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> Settings | None:
-    """Return the settings for remote sources, or None if all are local.
-
-    Raises
-    ------
-    UsageError
-        All are local, and an option for URLs was given.
-    """
+    """Return the settings for remote sources, or None if all are local."""
     urls = [url for source in sources for url in source.urls]
     options = get_remote_options(args)
     if urls:
@@ -180,13 +174,7 @@ def get_settings(
 def get_reading_of(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the options of reading that differ from their defaults.
-
-    Raises
-    ------
-    UsageError
-        All sources are remote, and an option is for local files.
-    """
+    """Return the options of reading that differ from their defaults."""
     reading = get_reading(args)
     if "mode" in reading and all(source.urls for source in sources):
         raise UsageError("--mode is of local files, and does nothing for URLs")
@@ -196,13 +184,7 @@ def get_reading_of(
 def get_copy_settings(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> Settings | None:
-    """Return the settings for local files behind --cache-dir; None without it.
-
-    Raises
-    ------
-    UsageError
-        All sources are local, and an option does nothing for them.
-    """
+    """Return the settings for local files behind --cache-dir; None without it."""
     options = get_remote_options(args)
     if any(source.urls for source in sources):
         options = select_local(options)
@@ -262,13 +244,7 @@ class FoundDataset(NamedTuple):
     options: dict[str, Any]
 
     def reading_by(self, reading: Mapping[str, Any]) -> FoundDataset:
-        """Return the dataset with options of reading, of `get_reading`.
-
-        Raises
-        ------
-        UsageError
-            The format does not take one of them.
-        """
+        """Return the dataset with options of reading, of `get_reading`."""
         for name in reading:
             if name not in self.format.reading:
                 raise UsageError(
@@ -283,13 +259,7 @@ def find_dataset(
     remote: Settings | None,
     reading: Mapping[str, Any] = EMPTY,
 ) -> FoundDataset | None:
-    """Return the dataset of a source that has a format, or None for tar shards.
-
-    Raises
-    ------
-    UsageError
-        There are other sources, too, or the format does not take an option of reading.
-    """
+    """Return the dataset of a source that has a format, or None for tar shards."""
     found = [_find_dataset(source, remote) for source in sources]
     datasets = [dataset for dataset in found if dataset is not None]
     if not datasets:

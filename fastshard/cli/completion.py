@@ -31,13 +31,7 @@ class ShowCompletion(argparse.Action):
 
 
 def make_script(parser: Parser, shell: str) -> str:
-    """Return the script with which a shell completes the commands of a parser.
-
-    Raises
-    ------
-    UsageError
-        shtab is not installed, or does not know the shell.
-    """
+    """Return the script with which a shell completes the commands of a parser."""
     try:
         import shtab
     except ImportError:

@@ -27,29 +27,7 @@ CONCURRENT_RANGES = 4
 def download_shard(
     url: str, settings: Settings, progress: Callable[[int, int], object] | None = None
 ) -> int:
-    """Download all of a remote shard, and its index, into the cache.
-
-    Parameters
-    ----------
-    url : str
-    settings : Settings
-        With a ``cache_dir``.
-    progress : callable, optional
-        ``progress(done, nbytes)``, called after each group of ranges.
-
-    Returns
-    -------
-    int
-        Bytes of the shard.
-
-    Raises
-    ------
-    RemoteError
-        The shard cannot be read or cached: the disk is full, or the object has no
-        version.
-    FormatError
-        The sha256 of the shard differs from the one in its JSON index.
-    """
+    """Download all of a remote shard, and its index, into the cache."""
     file = open_remote(url, settings)
     entry = file.entry
     if entry is None:

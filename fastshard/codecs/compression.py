@@ -73,33 +73,11 @@ class Codec(NamedTuple):
         return self.algo
 
     def compress(self, data: bytes) -> bytes:
-        """Compress data into one stream.
-
-        Raises
-        ------
-        MissingLibraryError
-            The library of the algorithm is not installed.
-        """
+        """Compress data into one stream."""
         return COMPRESSORS[self.algo](data, self.level)
 
     def decompress(self, data: bytes, nbytes: int, path: str = MEMORY) -> bytes:
-        """Decompress data to exactly `nbytes` bytes.
-
-        Parameters
-        ----------
-        data : bytes-like
-        nbytes : int
-            Size of the result; no more is ever decompressed.
-        path : str
-            The file, for error messages.
-
-        Raises
-        ------
-        FormatError
-            The data are damaged, cut, followed by other bytes, or of another size.
-        MissingLibraryError
-            The library of the algorithm is not installed.
-        """
+        """Decompress data to exactly `nbytes` bytes."""
         return join_pieces(self.iter_pieces([data], nbytes, path), nbytes, path)
 
     def iter_pieces(
@@ -110,24 +88,7 @@ class Codec(NamedTuple):
         *,
         exact: bool = True,
     ) -> Iterator[bytes]:
-        """Decompress chunks of a file; yield pieces that are `nbytes` long together.
-
-        Parameters
-        ----------
-        chunks : iterable of bytes-like
-            Of snappy all are held, and one piece is yielded.
-        nbytes : int
-            Bytes of all pieces together.
-        path : str
-            The file, for error messages.
-        exact : bool
-            False: `nbytes` is the most that the pieces may have together.
-
-        Raises
-        ------
-        FormatError
-            As `decompress`; the pieces before it have been yielded.
-        """
+        """Decompress chunks of a file; yield pieces that are `nbytes` long together."""
         whole = WHOLE.get(self.algo)
         if whole is None or (self.algo == "br" and brotli_streams()):
             return _iter_streams(self.algo, chunks, nbytes, path, exact)
@@ -138,19 +99,7 @@ class Codec(NamedTuple):
 
 
 def parse_compression(text: str, path: str | None = None) -> Codec:
-    """Return the compression of a name such as ``"zstd"`` or ``"zstd:7"``.
-
-    Parameters
-    ----------
-    text : str
-    path : str, optional
-        The compressed file.
-
-    Raises
-    ------
-    ValueError
-        The name is not one of `COMPRESSIONS`; a FormatError if there is a path.
-    """
+    """Return the compression of a name such as ``"zstd"`` or ``"zstd:7"``."""
     if text not in COMPRESSIONS:
         reason = (
             f"{text!r} is not a supported compression algorithm: one of "

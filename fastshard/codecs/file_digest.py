@@ -21,11 +21,6 @@ class FileDigest:
 
     A thread reads the file behind its writer, so that the digest is ready soon after
     the last byte; both the reading and the hashing run without the GIL.
-
-    Parameters
-    ----------
-    path : str
-        Where the file is while it is written.
     """
 
     def __init__(self, path: str) -> None:
@@ -53,13 +48,7 @@ class FileDigest:
             self.result()
 
     def result(self) -> str:
-        """Return the digest of the complete file, in hexadecimal.
-
-        Raises
-        ------
-        OSError
-            The file cannot be read, or is shorter than it was.
-        """
+        """Return the digest of the complete file, in hexadecimal."""
         if not self._digest:
             assert self._last is not None
             try:

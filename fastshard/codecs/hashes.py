@@ -38,15 +38,7 @@ class Hash(Protocol):
 
 
 def open_hash(algo: str) -> Hash:
-    """Return an empty hash.
-
-    Raises
-    ------
-    ValueError
-        The algorithm is not one of `HASHES`.
-    MissingLibraryError
-        xxhash is not installed.
-    """
+    """Return an empty hash."""
     if algo not in HASHES:
         raise ValueError(
             f"{algo!r} is not a supported hash algorithm: one of {', '.join(HASHES)}"
@@ -58,15 +50,7 @@ def open_hash(algo: str) -> Hash:
 
 
 def compute_hash(algo: str, buffer: bytes | bytearray | memoryview) -> str:
-    """Return the hexadecimal digest of bytes, in lower case.
-
-    Raises
-    ------
-    ValueError
-        The algorithm is not one of `HASHES`.
-    MissingLibraryError
-        xxhash is not installed.
-    """
+    """Return the hexadecimal digest of bytes, in lower case."""
     made = open_hash(algo)
     made.update(buffer)
     return made.hexdigest()
@@ -78,15 +62,6 @@ def hash_file(
     """Return the hexadecimal digests of a file by algorithm; read it once.
 
     A descriptor in place of a path is closed.
-
-    Raises
-    ------
-    ValueError
-        An algorithm is not one of `HASHES`.
-    MissingLibraryError
-        xxhash is not installed.
-    OSError
-        The file cannot be read.
     """
     made = {algo: open_hash(algo) for algo in algos}
     buffer = bytearray(CHUNK_BYTES)

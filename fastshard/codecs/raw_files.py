@@ -91,49 +91,7 @@ def open_raw(
     keep: bool = True,
     check_wanted: Callable[[], None] = do_nothing,
 ) -> str | bytes:
-    """Return the path of a raw file; decompress it if it does not exist.
-
-    Parameters
-    ----------
-    dirname : str
-        Directory that the files are named from, with the split.
-    raw, zip : StoredFile
-        The raw file, and the compressed one if there is one.
-    compression : str, optional
-        Name of the compression, with or without a level.
-    cache_dir : str, optional
-        Directory for raw files whose own cannot be written to.
-    max_memory : int, optional
-        Largest raw file, in bytes, to be decompressed to memory if it can be written
-        nowhere. None: no limit.
-    validate_hash : str, optional
-        Hash that is checked: of the compressed file before, and of the raw one.
-    keep : bool
-        Write what is decompressed to a file. False: to memory.
-    check_wanted : callable
-        Called before each piece, and while a lock is waited for; its exceptions end
-        the work, and no file is left.
-
-    Returns
-    -------
-    str or bytes
-        Path of the raw file, or its bytes if it cannot be written.
-
-    Raises
-    ------
-    FormatError
-        A file has another size or hash than the index states, or is damaged; a name
-        leaves the directory; the compression is not supported.
-    FileNotFoundError
-        There is neither the raw nor the compressed file.
-    OSError
-        A file cannot be read, or the raw one cannot be written and exceeds
-        `max_memory`.
-    ValueError
-        The index has no such hash.
-    MissingLibraryError
-        A library is not installed.
-    """
+    """Return the path of a raw file; decompress it if it does not exist."""
     path = locate(dirname, raw.basename)
     if os.path.exists(path):
         check_hash(path, raw, validate_hash)
@@ -215,13 +173,7 @@ def _store_somewhere(
 
 
 def locate(dirname: str, basename: str) -> str:
-    """Return the path of a file of a dataset.
-
-    Raises
-    ------
-    FormatError
-        The name is empty, absolute, or leaves the directory.
-    """
+    """Return the path of a file of a dataset."""
     parts = (
         basename.replace("\\", "/").split("/")
         if os.sep == "\\"
@@ -240,28 +192,14 @@ def locate(dirname: str, basename: str) -> str:
 
 
 def check_hash(path: str, file: StoredFile, algo: str | None) -> None:
-    """Check the hash of a file; None: nothing.
-
-    Raises
-    ------
-    FormatError
-        The digest differs from the index's.
-    ValueError
-        The index has no such hash of the file.
-    """
+    """Check the hash of a file; None: nothing."""
     if algo is not None:
         expected = _expected_hash(file, algo, path)
         _compare(hash_file(path, [algo])[algo], expected, algo, path)
 
 
 def check_data_hash(data: bytes, path: str, file: StoredFile, algo: str | None) -> None:
-    """Check the hash of a file's bytes in memory; None: nothing.
-
-    Raises
-    ------
-    FormatError, ValueError
-        As for `check_hash`.
-    """
+    """Check the hash of a file's bytes in memory; None: nothing."""
     if algo is not None:
         expected = _expected_hash(file, algo, path)
         _compare(compute_hash(algo, data), expected, algo, path)
@@ -288,28 +226,7 @@ def store_raw(
     validate_hash: str | None = None,
     check_wanted: Callable[[], None] = do_nothing,
 ) -> None:
-    """Write a raw file, unless it exists or another process writes it meanwhile.
-
-    Parameters
-    ----------
-    path : str
-        The file appears there when it is whole and synced.
-    pieces : callable
-        Yields the file's bytes; called if the file is to be written.
-    raw : StoredFile
-        Its hashes.
-    validate_hash : str, optional
-        Hash that is checked before the file appears.
-    check_wanted : callable
-        Called while another process's lock is waited for; see `open_raw`.
-
-    Raises
-    ------
-    OSError
-        The directory cannot be written to.
-    FormatError
-        The hash differs; and what `pieces` raises. The file does not appear.
-    """
+    """Write a raw file, unless it exists or another process writes it meanwhile."""
     folder, name = os.path.split(path)
     hidden = f".{name[:MAX_NAME]}"
     temporary = os.path.join(folder, f"{hidden}.tmp")
@@ -393,14 +310,7 @@ def _place_in_cache(
 
 
 def _open_locked(temporary: str, check_wanted: Callable[[], None]) -> int | None:
-    """Open and lock a temporary file.
-
-    Returns
-    -------
-    int or None
-        Its descriptor. None: it was renamed or removed while it was waited for. -1: it
-        cannot be locked, or its holder makes no progress.
-    """
+    """Open and lock a temporary file."""
     if IS_WINDOWS:
         return -1
     try:

@@ -29,27 +29,7 @@ def find_file_faults(
     *,
     hashes: bool,
 ) -> Iterator[FileFault]:
-    """Yield the faults of a shard's files.
-
-    Parameters
-    ----------
-    dirname : str
-        Directory that the files are named from.
-    file_pairs : sequence of (StoredFile, StoredFile or None)
-        Raw files, and compressed ones. Either may be missing.
-    compression : str, optional
-        Name of the compression.
-    hashes : bool
-        Compare files with all their hashes, and what the compressed ones decompress to
-        with those of the raw ones. Otherwise sizes alone.
-
-    Raises
-    ------
-    MissingLibraryError
-        A library of a hash or of the compression is not installed.
-    OSError
-        A file cannot be read.
-    """
+    """Yield the faults of a shard's files."""
     for raw, packed in file_pairs:
         path = locate(dirname, raw.basename)
         is_there = os.path.exists(path)

@@ -240,28 +240,6 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         """Return several samples: torch's DataLoader fetches a batch by this method.
 
         The arrays of a field are rows of one new array, and writable.
-
-        Parameters
-        ----------
-        positions : iterable of int
-            Positions in insertion order.
-
-        Returns
-        -------
-        list of dict
-            By field, in the order of the positions.
-
-        Raises
-        ------
-        IndexError
-            A position is out of range.
-        FormatError, OSError, ClosedError
-            As for ``reader[i]``.
-
-        Examples
-        --------
-        >>> [arrays["history"][0] for arrays in reader.__getitems__([2, 0])]
-        [np.int64(2), np.int64(0)]
         """
         return self._get_items().__getitems__(positions)
 
@@ -269,39 +247,11 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         """Iterate over the arrays of all samples, in insertion order.
 
         `scan` is faster: it reads in the order of the bytes, and ahead.
-
-        Examples
-        --------
-        >>> [arrays["history"].sum() for arrays in reader]
-        [np.int64(0), np.int64(4), np.int64(8)]
         """
         return iter(self._get_items())
 
     def __contains__(self, sample_id: object) -> bool:
-        """Return whether a sample has this id.
-
-        Parameters
-        ----------
-        sample_id : str
-            An id.
-
-        Returns
-        -------
-        bool
-            False also for what is no str.
-
-        Raises
-        ------
-        ClosedError
-            The reader is closed.
-        FormatError, OSError
-            The index cannot be read.
-
-        Examples
-        --------
-        >>> "sample_000000000003" in reader, "sample_3" in reader
-        (True, False)
-        """
+        """Return whether a sample has this id."""
         if not isinstance(sample_id, str):
             self._current()
             return False
@@ -1288,13 +1238,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             self._snapshot.close()
 
     def _current(self) -> RowLookup:
-        """Return the lookup of the snapshot's state, a new one after a fork.
-
-        Raises
-        ------
-        ClosedError
-            The reader is closed.
-        """
+        """Return the lookup of the snapshot's state, a new one after a fork."""
         self._snapshot.connect()
         if self._lookup.generation != self._snapshot.generation:
             self._lookup = RowLookup(self._snapshot)

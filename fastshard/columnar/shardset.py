@@ -37,17 +37,7 @@ COUNT = "SELECT count(*) FROM samples"
 
 
 class ColumnSet(ShardSet):
-    """Shard set of a columnar dataset: its index is the one shard.
-
-    Parameters
-    ----------
-    root : str
-    mode, limit, reading
-        As for `ShardSet`.
-    selection : RowSelection, optional
-        Samples of a reader, whose index and shards are shared with it; by default the
-        set has all samples, and opens the dataset itself.
-    """
+    """Shard set of a columnar dataset: its index is the one shard."""
 
     format = "columnar"
 

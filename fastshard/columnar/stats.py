@@ -250,16 +250,7 @@ def _count_packs(
     sums: Counter[str],
     kinds: Counter[ArrayType],
 ) -> set[tuple[int, int, str]]:
-    """Count the packs of a shard; return offset, size and name of each.
-
-    Parameters
-    ----------
-    members : ShardMembers
-    used : dict of int to set of int
-        Rows of samples, by the packs' offsets.
-    sums, kinds : Counter
-        Sums by name, and arrays by type; added to.
-    """
+    """Count the packs of a shard; return offset, size and name of each."""
     parser = LayoutParser()
     live = set()
     for offset, rows in used.items():

@@ -286,18 +286,7 @@ def _check_shard(
     rows: list[Row],
     check: HeaderChecker,
 ) -> Iterator[Fault]:
-    """Check a shard, and the rows that refer to it.
-
-    Parameters
-    ----------
-    index, path : str
-        The index and the shard, for faults.
-    field : Field
-    length : int or None
-        As recorded; any other value counts as None.
-    rows : list of Row
-    check : HeaderChecker
-    """
+    """Check a shard, and the rows that refer to it."""
     recorded = length if type(length) is int and length >= 0 else None
     try:
         members = scan_members(path, recorded)
@@ -404,17 +393,7 @@ class PackChecker:
 def _check_offset(
     field: str, offset: Any, extent: tuple[int, int] | None, members: ShardMembers
 ) -> str | None:
-    """Return why a row's offset is wrong, or None if it is right.
-
-    Parameters
-    ----------
-    field : str
-    offset : object
-        As the row has it.
-    extent : tuple of int, or None
-        Offset and size of the member that was found for the row.
-    members : ShardMembers
-    """
+    """Return why a row's offset is wrong, or None if it is right."""
     if offset is None:
         return f"its field {field!r} has a shard, and no offset"
     if type(offset) is not int or not 0 <= offset <= members.nbytes:

@@ -47,17 +47,7 @@ class WindowOptions(NamedTuple):
 
     @classmethod
     def checked(cls, fields: Iterable[str], length: int, stride: int) -> WindowOptions:
-        """Return checked options.
-
-        Raises
-        ------
-        ValueError
-            A number is out of range, or there is no field, or one twice.
-        FastshardError
-            A field has the name of a window's own entry.
-        TypeError
-            A number is not an int.
-        """
+        """Return checked options."""
         names = tuple(fields)
         if not names or len(set(names)) != len(names):
             raise ValueError(f"expected one field or more, each once, got {names}")
@@ -75,15 +65,6 @@ class SeriesWindows:
     """Windows of the series of a shard set, counted on first use.
 
     Shared by the datasets of these windows in any order.
-
-    Parameters
-    ----------
-    shards : ColumnSet
-    options : WindowOptions
-    starts : ndarray of int64 [samples + 1], optional
-        The number of each sample's first window, then the count, of a pickle.
-    digest : str, optional
-        Digest of the keys of the samples that were counted.
     """
 
     def __init__(
@@ -104,17 +85,7 @@ class SeriesWindows:
         return SeriesWindows, (self.shards, self.options, self._starts, digest)
 
     def starts(self) -> NDArray[np.int64]:
-        """Return the number of each sample's first window, then the count.
-
-        Raises
-        ------
-        RaggedError
-            Fields of a sample differ in length, or an array has no axes.
-        StateError
-            The samples are not those that were counted before a pickle.
-        FormatError, OSError
-            An array cannot be read.
-        """
+        """Return the number of each sample's first window, then the count."""
         self.shards.check_open()
         if self._starts is None or self._digest is not None:
             with self._lock:

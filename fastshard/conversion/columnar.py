@@ -24,13 +24,7 @@ FLUSHED = 1 << 28  # bytes between flushes
 
 
 class ColumnarTarget(TargetFormat):
-    """A columnar dataset: arrays and numbers of NumPy are fields, others metadata.
-
-    Parameters
-    ----------
-    max_count : int or None
-        Samples of a shard.
-    """
+    """A columnar dataset: arrays and numbers of NumPy are fields, others metadata."""
 
     name = "columnar"
     has_key_column = False

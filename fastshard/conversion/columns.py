@@ -85,13 +85,7 @@ def same_field(encoding: str) -> str:
 
 
 def to_column(field: str) -> str:
-    """Return the column's name for a tar's field: without the suffix, if it has one.
-
-    Examples
-    --------
-    >>> [to_column(field) for field in ("jpg", "left.jpg", "left.jpeg", "left.webp")]
-    ['jpg', 'left', 'left.jpeg', 'left.webp']
-    """
+    """Return the column's name for a tar's field: without the suffix, if it has one."""
     encoding = field_encoding(field)
     stem, _, suffix = field.rpartition(".")
     if stem and suffix == suffix_of(encoding) and to_field(stem, encoding) == field:
@@ -100,15 +94,7 @@ def to_column(field: str) -> str:
 
 
 def to_field(name: str, encoding: str) -> str:
-    """Return the tar's field of a column: with a suffix, unless its name is one.
-
-    Examples
-    --------
-    >>> to_field("jpg", "jpeg"), to_field("image", "jpeg"), to_field("image", "float32")
-    ('jpg', 'image.jpg', 'image.npy')
-    >>> to_field("left.webp", "bytes"), to_field("left.txt", "bytes")
-    ('left.webp', 'left.txt.bin')
-    """
+    """Return the tar's field of a column: with a suffix, unless its name is one."""
     encoding = same_field(encoding)
     if field_encoding(name) == encoding and to_column(name) == name:
         return name
@@ -142,18 +128,7 @@ def name_fields(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def parse_columns(text: str) -> dict[str, str | None]:
-    """Parse ``NAME:ENCODING,NAME,...``; None: the encoding that the column has.
-
-    Raises
-    ------
-    ValueError
-        A name is empty or occurs twice.
-
-    Examples
-    --------
-    >>> parse_columns("x:ndarray:float32:3,224,label:int,jpg")
-    {'x': 'ndarray:float32:3,224', 'label': 'int', 'jpg': None}
-    """
+    """Parse ``NAME:ENCODING,NAME,...``; None: the encoding that the column has."""
     items: list[str] = []
     for item in text.split(","):
         if items and items[-1].count(":") == 3 and DIMENSIONS.fullmatch(item):

@@ -212,13 +212,7 @@ def make_target(
     newline: str | None,
     separator: str | None,
 ) -> TargetFormat:
-    """Return the format to write, with its options.
-
-    Raises
-    ------
-    ValueError
-        There is no such format, or it has no such option.
-    """
+    """Return the format to write, with its options."""
     check_choice("to", to, FORMATS)
     options = {
         "compression": compression is not None,
@@ -286,15 +280,7 @@ def plan_columns(
     profiles: Mapping[str, ColumnProfile],
     wanted: Mapping[str, str | None] | None,
 ) -> tuple[OutputColumn, ...]:
-    """Return the columns to write.
-
-    Raises
-    ------
-    ConversionError
-        The target cannot hold one.
-    ValueError
-        A wanted column or encoding does not exist.
-    """
+    """Return the columns to write."""
     keyed = source.has_keys()
     if source.is_open and KEY in profiles:
         raise ConversionError(f"a column {KEY!r} would replace the samples' keys")
@@ -343,13 +329,7 @@ def plan_columns(
 def find_fields(
     named: Mapping[str, str], wanted: Mapping[str, str | None] | None
 ) -> dict[str, str | None]:
-    """Return the wanted encodings by field; names of columns and of fields are known.
-
-    Parameters
-    ----------
-    named : Mapping
-        Columns' names by field.
-    """
+    """Return the wanted encodings by field, whose names or columns are given."""
     by_name: dict[str, str] = {}
     for field, name in named.items():
         if name in by_name:

@@ -57,13 +57,7 @@ class ColumnProfile:
             self.add_int(value)
 
     def add_packed(self, value: Any, *, keeps_arrays: bool) -> None:
-        """Add a value of a msgpack map.
-
-        Parameters
-        ----------
-        keeps_arrays : bool
-            Whether arrays without dimensions remain arrays.
-        """
+        """Add a value of a msgpack map."""
         if value is None:
             self.nils += 1
         elif isinstance(value, bytes | memoryview):

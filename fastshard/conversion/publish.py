@@ -19,16 +19,7 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 def check_out(out: str) -> str:
-    """Return the real path of a directory that is to be made.
-
-    Raises
-    ------
-    ValueError
-        It is a URL.
-    FileExistsError
-        It exists, and is not an empty directory; or it is a mount point, which no
-        rename replaces.
-    """
+    """Return the real path of a directory that is to be made."""
     if is_remote(out):
         raise ValueError(
             f"the output must be a local directory, got {redact(out)}: convert to a "
@@ -57,13 +48,7 @@ class NewDirectory(NamedTuple):
     final: str
 
     def commit(self) -> None:
-        """Rename the directory.
-
-        Raises
-        ------
-        FileExistsError
-            The final path has been made meanwhile.
-        """
+        """Rename the directory."""
         sync_directory(self.path)
         if os.name == "nt":  # elsewhere a rename replaces an empty directory
             with suppress(OSError):
@@ -79,13 +64,7 @@ class NewDirectory(NamedTuple):
 
 @contextmanager
 def new_directory(path: str) -> Iterator[NewDirectory]:
-    """Yield a new directory; remove it unless it was committed.
-
-    Raises
-    ------
-    OSError
-        Of a full disk it names the directory, if it has no name.
-    """
+    """Yield a new directory; remove it unless it was committed."""
     parent, name = os.path.split(path)
     make_directory(parent)
     with temporary_folder(name, parent) as folder:

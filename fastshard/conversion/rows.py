@@ -41,20 +41,7 @@ DIRECT = {"str", "json", "bytes", "jpeg", "png"}
 
 
 class RowTarget(TargetFormat):
-    """MDS, JSON, CSV, TSV or XSV shards and their ``index.json``.
-
-    Parameters
-    ----------
-    name : {"mds", "json", "csv", "tsv", "xsv"}
-    compression : str, optional
-        As ``"zstd:7"``.
-    hashes : sequence of str
-        Algorithms.
-    size_limit : int, optional
-        For the index.
-    newline, separator : str
-        Of text rows.
-    """
+    """MDS, JSON, CSV, TSV or XSV shards and their ``index.json``."""
 
     name: str  # type: ignore[misc]
 

@@ -31,11 +31,6 @@ MAX_COLUMNS = 10_000
 class RowSource:
     """Samples of a dataset as rows of columns, in the order of their positions.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Neither narrowed nor mapped.
-
     Attributes
     ----------
     format : str

@@ -36,19 +36,7 @@ class TargetWriter(ABC):
 
     @abstractmethod
     def write(self, key: str, values: list[tuple[int, Any]]) -> None:
-        """Write a sample.
-
-        Parameters
-        ----------
-        key : str
-        values : list of (int, object)
-            Number of the column, and what `TargetFormat.encoder` returned for it.
-
-        Raises
-        ------
-        ValueError
-            The target cannot hold the sample.
-        """
+        """Write a sample."""
 
     @abstractmethod
     def finish(self) -> list[Any]:
@@ -113,13 +101,7 @@ class TargetFormat(ABC):
     def is_copied(
         self, output: OutputColumn, reader: ValueReader, *, is_same: bool
     ) -> bool:
-        """Return whether stored bytes go to the target unchanged, without a check.
-
-        Parameters
-        ----------
-        is_same : bool
-            Whether source and target have the same format.
-        """
+        """Return whether stored bytes go to the target unchanged, without a check."""
 
     @abstractmethod
     def open_writer(
@@ -131,17 +113,7 @@ class TargetFormat(ABC):
         max_size: int | None,
         count: int | None,
     ) -> TargetWriter:
-        """Return a writer of shards into a directory.
-
-        Parameters
-        ----------
-        part : str
-            Begins the names of its files.
-        max_size : int or None
-            Bytes of a shard, at most, unless one sample is larger.
-        count : int or None
-            Samples that will be written; None: not known.
-        """
+        """Return a writer of shards into a directory."""
 
     @abstractmethod
     def complete(
@@ -150,13 +122,7 @@ class TargetFormat(ABC):
         parts: Sequence[Sequence[Any]],
         outputs: Sequence[OutputColumn],
     ) -> None:
-        """Name the shards in order, and write the dataset's index.
-
-        Parameters
-        ----------
-        parts : sequence of sequence
-            Results of `TargetWriter.finish`, in the order of the samples.
-        """
+        """Name the shards in order, and write the dataset's index."""
 
 
 Targets = Mapping[str, TargetFormat]

@@ -138,13 +138,7 @@ def _value(field: str, encoding: str) -> Callable[[Any], Any]:
 
 
 def coerce(value: Any, encoding: str) -> Any:
-    """Return a value as one of an encoding, if nothing is lost.
-
-    Raises
-    ------
-    ValueMismatchError
-        The encoding cannot represent the value.
-    """
+    """Return a value as one of an encoding, if nothing is lost."""
     converter = CONVERTERS.get(encoding.partition(":")[0])
     if converter is None:
         raise ValueMismatchError(f"values cannot be converted to {encoding}")

@@ -40,11 +40,6 @@ class Workers:
 
     Each has a pipe of its own, which ends with it: the death of one is seen at once,
     also amid a message.
-
-    Parameters
-    ----------
-    count : int
-        Workers, at most.
     """
 
     def __init__(self, count: int) -> None:
@@ -199,14 +194,7 @@ def wait_for(pipes: Iterable[Connection]) -> list[Connection]:
 
 
 def serve(pipe: Connection, copied: Sequence[Connection]) -> None:
-    """Answer tasks until the pipe ends.
-
-    Parameters
-    ----------
-    pipe : Connection
-    copied : sequence of Connection
-        Of the parent, copied by a fork: they would keep pipes open.
-    """
+    """Answer tasks until the pipe ends."""
     for other in copied:
         other.close()
     leave_signals()

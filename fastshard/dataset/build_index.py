@@ -66,13 +66,7 @@ class Part(NamedTuple):
 
 
 def parse_part(text: str) -> Part:
-    """Parse ``i/n``.
-
-    Raises
-    ------
-    ValueError
-        The text is not of that form, or `i` is not from 0 to n - 1.
-    """
+    """Parse ``i/n``."""
     i, slash, n = text.partition("/")
     if not (slash and i.isdecimal() and n.isdecimal() and int(i) < int(n)):
         raise ValueError(f"a part must be i/n with i from 0 to n - 1, got {text!r}")
@@ -394,13 +388,7 @@ def _write_wids(job: Job, paths: Sequence[str]) -> str:
 
 
 def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the shards with those that a wids list has too, and its missing ones.
-
-    Raises
-    ------
-    FastshardError
-        The list has remote shards.
-    """
+    """Return the shards with those that a wids list has too, and its missing ones."""
     from fastshard.index.wids import read_wids
 
     try:
@@ -612,15 +600,7 @@ def _add_records(
 
 
 def _join_names(known: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return names in an index's order, new ones last or where natural order has them.
-
-    Parameters
-    ----------
-    known : sequence of str
-        The names in the index.
-    names : sequence of str
-        All to return.
-    """
+    """Return names in an index's order, new ones last or in natural order."""
     ordered = sorted(names, key=natural_key)
     listed = set(names)
     kept = [name for name in known if name in listed]

@@ -359,13 +359,7 @@ class Dataset(BaseDataset[T_co]):
         return self._narrow(LookaheadRing(self._prepare(), tuple(positions)).every())
 
     def _narrow(self, items: list[Any]) -> list[Any]:
-        """Apply the selected fields and the decoders to samples, in place.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A sample lacks a field.
-        """
+        """Apply the selected fields and the decoders to samples, in place."""
         if self._is_narrowed:
             for item in items:
                 item.narrow(self._stored_fields, self._narrow_checks, self._decoders)
@@ -1540,15 +1534,6 @@ class ShardOpener:
 
     From the second remote shard on, those behind it are opened ahead in threads. Their
     errors are met again, and raised, in the turn of the shard.
-
-    Parameters
-    ----------
-    shards : ShardSet
-    sizes : list of int or None
-        The number of samples of each shard, None if not counted yet.
-    failed : set of int
-        Receives the uncounted shards that could not be opened. Each stands for one
-        item of the iteration.
     """
 
     def __init__(
@@ -1587,12 +1572,6 @@ class StateMaker:
     """Makes the states of an iteration over a dataset.
 
     Keeps the shards alive until `release`, and refers to them weakly afterwards.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    failed : set of int
-        As in `ShardOpener`.
     """
 
     def __init__(self, dataset: Dataset[Any], failed: set[int]) -> None:

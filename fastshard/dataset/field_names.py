@@ -47,13 +47,7 @@ class FieldNames(NamedTuple):
     def parse(
         self, fields: Iterable[str]
     ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-        """Return names and alternatives of fields, as `parse_names`; check them.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A field is not a selected one, or the format lists columns, and no such one.
-        """
+        """Return names and alternatives of fields, as `parse_names`; check them."""
         for field in fields:
             alternatives = split_name(field)
             hidden = self._find_hidden(alternatives)

@@ -277,17 +277,7 @@ def _option_names() -> tuple[str, ...]:
 
 
 def _check_tar_options(location: Location, options: OpenOptions) -> None:
-    """Raise an error for an option that datasets of tar shards do not take.
-
-    Raises
-    ------
-    ShardNotFoundError
-        The source has no tars, and a format has no dataset in the option's directory.
-    TypeError
-        Otherwise.
-    ValueError
-        An option does nothing for local files.
-    """
+    """Raise an error for an option that datasets of tar shards do not take."""
     names = _option_names()
     for name in options.keys() - set(names):
         for each in formats():
@@ -335,15 +325,7 @@ def _open_format(
     limit: int | None,
     reading: ReadOptions,
 ) -> ShardSet:
-    """Open a dataset's shards with the options that its format takes.
-
-    Parameters
-    ----------
-    tar_options : dict
-        Arguments of `open` that tars take, and only some other formats.
-    options : Mapping
-        The remaining keyword arguments of `open`.
-    """
+    """Open a dataset's shards with the options that its format takes."""
     found = folders.format
     check_names("open", options, (*_option_names(), *found.options))
     defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}

@@ -147,20 +147,6 @@ class ShardSet(LockOwner, ABC):
     and evicts by the clock algorithm beyond `limit`. Views keep an evicted shard
     mapped; it is opened again only if it is the same file.
 
-    Parameters
-    ----------
-    count : int
-        Shards by which positions are divided: 1 for a format whose samples span all
-        of its shards.
-    root : str
-        The directory above all shards, or the URL of the folder.
-    mode : {"mmap", "private", "pread"}
-    limit : int, optional
-        Shards that may be mapped at a time; by default `mapping_limit`.
-    reading : ReadOptions
-    remote : Settings, optional
-        How remote shards are read.
-
     Attributes
     ----------
     format : str
@@ -225,15 +211,7 @@ class ShardSet(LockOwner, ABC):
 
     @abstractmethod
     def open_shard(self, k: int) -> Any:
-        """Open shard `k`, `keep` its samples and return them.
-
-        Raises
-        ------
-        ClosedError
-            The dataset is closed.
-        FormatError, OSError
-            As for `open_shard`.
-        """
+        """Open shard `k`, `keep` its samples and return them."""
 
     @abstractmethod
     def counts(self) -> list[Counts]:
@@ -272,23 +250,11 @@ class ShardSet(LockOwner, ABC):
         """Return the identity of the dataset; it does not depend on the root."""
 
     def shard(self, k: int) -> Any:
-        """Return shard `k`; open it if needed.
-
-        Raises
-        ------
-        FastshardError
-            Samples of this format have no shard of their own.
-        """
+        """Return shard `k`; open it if needed."""
         raise self.unlike_tars()
 
     def without(self, dropped: Collection[int]) -> ShardSet:
-        """Return a set without some shards.
-
-        Raises
-        ------
-        FastshardError
-            As for `shard`.
-        """
+        """Return a set without some shards."""
         raise self.unlike_tars()
 
     def raw(self) -> ShardSet:
@@ -401,22 +367,11 @@ class ShardSet(LockOwner, ABC):
         They are new arrays, in the order of `fields`, of which some may be left out. A
         format whose fields lie in rows reads each row once for all of them; by default
         no field is returned, and each is read for itself.
-
-        Parameters
-        ----------
-        locator : SampleLocator
-            Finds samples by `positions`, of which negative ones count from the end.
         """
         return {}
 
     def verify(self, *, hashes: bool = False) -> list[Any] | None:
-        """Return the faults that a format's own check finds, or None if it has none.
-
-        Parameters
-        ----------
-        hashes : bool
-            Compare the files with the checksums that the dataset records.
-        """
+        """Return the faults that a format's own check finds, or None if it has none."""
         return None
 
     def samples(self, k: int) -> Any:
@@ -433,13 +388,6 @@ class ShardSet(LockOwner, ABC):
 
         Samples that another thread registered first win: they may be private pages
         that were written to. `opening` is the check of the shard's file.
-
-        Raises
-        ------
-        ClosedError
-            The dataset was closed meanwhile; the shard is, too.
-        StaleShardError
-            Another thread opened another file.
         """
         with self.lock:
             if not self.closed:
@@ -508,11 +456,6 @@ class ShardSet(LockOwner, ABC):
 
         An error or an early end cancels the tasks that have not begun, and sets
         `is_cancelled` for those that run.
-
-        Parameters
-        ----------
-        label : str
-            For the progress bar.
         """
         self.check_open()
         from concurrent.futures import ThreadPoolExecutor
@@ -586,18 +529,7 @@ class ShardSet(LockOwner, ABC):
         self.background.close()
 
     def stream(self, sizes: list[int | None]) -> Callable[[int], Any] | None:
-        """Return the function that opens shards for an iteration in order, if special.
-
-        Parameters
-        ----------
-        sizes : list of int or None
-            As of `sizes`; the function may change it.
-
-        Returns
-        -------
-        callable or None
-            ``open_shard(k)`` returns the samples of shard `k`. None: as ever.
-        """
+        """Return the function that opens shards for an iteration in order, or None."""
         return None
 
     def iterate(
@@ -610,15 +542,7 @@ class ShardSet(LockOwner, ABC):
         on_error: Callable[[Exception, int], bool] | None = None,
         skipped: int = 0,
     ) -> PrefetchIterator | RemotePrefetchIterator:
-        """Return an iterator that prefetches the items of a stream.
-
-        Parameters
-        ----------
-        window : int
-            Items ahead.
-        make, describe, on_error, skipped
-            As for `PrefetchIterator`.
-        """
+        """Return an iterator that prefetches the items of a stream."""
         iterator: PrefetchIterator | RemotePrefetchIterator
         options: dict[str, Any] = {
             "make": make,

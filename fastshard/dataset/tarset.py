@@ -62,21 +62,7 @@ MAX_EMPTY = 16  # shards searched for one with samples
 
 
 class TarSet(ShardSet):
-    """The tar shards of a dataset, in order.
-
-    Parameters
-    ----------
-    paths : sequence of str
-    index : str
-        As for `open_shard`; or a directory of indexes, or the URL of one, laid out
-        as the shards are below `root`.
-    root, mode, limit, reading, remote
-        As for `ShardSet`.
-    key, lower, check_size
-        As for `open_shard`.
-    index_view : DatasetIndexView, optional
-        The ``dataset.fsi`` entries of exactly these shards.
-    """
+    """The tar shards of a dataset, in order."""
 
     format = "tar"
     examined = 1000
@@ -130,19 +116,7 @@ class TarSet(ShardSet):
         return shard
 
     def open_shard(self, k: int) -> Any:
-        """Open shard `k`.
-
-        Raises
-        ------
-        StaleShardError
-            The shard is another file than when it was first opened or counted.
-        StaleIndexError
-            The shard differs from its entry in ``dataset.fsi``.
-        ClosedError
-            The dataset is closed.
-        FormatError, OSError
-            As for `open_shard`.
-        """
+        """Open shard `k`."""
         self.check_open()
         path = self.paths[k]
         open_tar = open_local_tar if self.remote is None else open_remote_tar
@@ -416,13 +390,7 @@ def _reopen(
 
 
 def require_tars(shards: ShardSet) -> TarSet:
-    """Return the tar shards of a dataset.
-
-    Raises
-    ------
-    FastshardError
-        The dataset is of another format.
-    """
+    """Return the tar shards of a dataset."""
     if not isinstance(shards, TarSet):
         raise shards.unlike_tars()
     return shards

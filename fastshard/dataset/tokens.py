@@ -109,15 +109,6 @@ class TokenDocuments:
     """Documents of a dataset and their windows of tokens, counted on first use.
 
     Shared by the datasets of these windows in any order.
-
-    Parameters
-    ----------
-    shards : ShardSet
-    plan : Plan
-        The documents and their order.
-    field : str
-    dtype : numpy.dtype or None
-    options : TokenOptions
     """
 
     def __init__(

@@ -133,19 +133,7 @@ class FieldCodec:
 
 
 class Infos(collections.abc.Mapping[str, "Info"]):
-    """Index metadata of a sample's fields, parsed on access.
-
-    Parameters
-    ----------
-    sample : str
-        Description of the sample, for errors.
-    readers : dict of str to callable
-        A function for each field that returns its metadata.
-    where : str
-        Description of the index, for errors.
-    how : str
-        How the index gets columns, for errors.
-    """
+    """Index metadata of a sample's fields, parsed on access."""
 
     def __init__(
         self,

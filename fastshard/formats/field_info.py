@@ -106,19 +106,7 @@ def collect_field_infos(
     *,
     remote: bool,
 ) -> dict[str, FieldInfo]:
-    """Return infos of fields, with dtypes and shapes from headers of some samples.
-
-    Parameters
-    ----------
-    samples : iterable of Sample
-        The first few are examined.
-    fields : iterable of str
-    kind_of : callable
-        The kind of a field's name, for fields that the samples lack.
-    remote : bool
-        Read a header only if the field's size differs from those read before: each
-        one costs a request.
-    """
+    """Return infos of fields, with dtypes and shapes from headers of some samples."""
     kinds: dict[str, str] = {}
     found: dict[str, FieldInfo] = {}
     sizes: dict[str, set[int]] = {}

@@ -205,15 +205,7 @@ def explain_fault(error: FormatError, head: bytes) -> FormatError:
 
 
 def describe_file(path: str, head: bytes = b"") -> str:
-    """Return why a file is not a shard, and what to do.
-
-    Parameters
-    ----------
-    path : str
-        For the message.
-    head : bytes
-        The first `HEAD` bytes, if they can be read.
-    """
+    """Return why a file is not a shard, and what to do."""
     if is_mds_shard(path):
         return describe_mds(path)
     found = compression_of(path) or detect_compression(head)

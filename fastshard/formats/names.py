@@ -74,15 +74,7 @@ def is_unicode(text: str) -> bool:
 
 
 def check_field(key: str, field: object, lower: bool) -> str:
-    """Return a field's name, if readers parse it back equal.
-
-    Raises
-    ------
-    ValueError
-        The message gives the reason.
-    TypeError
-        The name is not a str.
-    """
+    """Return a field's name, if readers parse it back equal."""
     if not isinstance(field, str):
         raise TypeError(f"sample {key!r}: a field must be a str, got {field!r}")
     if not field:

@@ -31,21 +31,6 @@ def read_npz(view: memoryview, *, max_array_bytes: int) -> dict[str, NDArray[Any
     """Return the arrays of an ``.npz`` file by name.
 
     An array is decompressed into memory of the size in its header, never more.
-
-    Parameters
-    ----------
-    view : memoryview
-        The file. Uncompressed arrays borrow its memory, keep it alive, and are writable
-        if it is; compressed arrays get read-only memory of their own.
-    max_array_bytes : int
-        Total size of compressed arrays after decompression, at most.
-
-    Raises
-    ------
-    FormatError
-        The file is not an ``.npz``, has members other than arrays, has arrays of Python
-        objects, has a wrong checksum, or exceeds `max_array_bytes`. The offset is
-        relative to the view.
     """
     members, end = _read_directory(view)
     starts = _locate_members(view, members, end)
@@ -165,13 +150,7 @@ class _Inflater:
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def readinto(self, out: memoryview) -> int:
-        """Fill a buffer as far as the data reaches, and return the number of bytes.
-
-        Raises
-        ------
-        zlib.error
-            The data is damaged.
-        """
+        """Fill a buffer as far as the data reaches, and return the number of bytes."""
         done = 0
         while done < len(out) and not self._inflater.eof:
             deflated = self._inflater.unconsumed_tail

@@ -415,28 +415,7 @@ def formats() -> list[Format]:
 
 
 def tar_format(name: str) -> Format:
-    """Return the format of tar shards that has a name.
-
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    Format
-        It `reads_tars`.
-
-    Raises
-    ------
-    LookupError
-        There is none.
-
-    Examples
-    --------
-    >>> from fastshard.formats.registry import tar_format
-    >>> tar_format("packed").name
-    'packed'
-    """
+    """Return the format of tar shards that has a name."""
     for each in formats():
         if each.reads_tars and each.name == name:
             return each
@@ -444,25 +423,7 @@ def tar_format(name: str) -> Format:
 
 
 def scheme_format(scheme: str) -> Format | None:
-    """Return the format that alone reads the URLs of a scheme, or None.
-
-    Parameters
-    ----------
-    scheme : str
-        In lower case.
-
-    Returns
-    -------
-    Format or None
-
-    Examples
-    --------
-    >>> from fastshard.formats.registry import scheme_format
-    >>> scheme_format("at").name
-    'blobs'
-    >>> scheme_format("https") is None
-    True
-    """
+    """Return the format that alone reads the URLs of a scheme, or None."""
     return next((each for each in formats() if scheme in each.schemes), None)
 
 
@@ -498,18 +459,6 @@ def find_local_format(
     """Return a local directory's format; see `find_format`.
 
     Without options, a format is asked only if a file has the name of its mark.
-
-    Parameters
-    ----------
-    path : str
-    options : Mapping, optional
-        As for `find_format`.
-
-    Examples
-    --------
-    >>> from fastshard.formats.registry import find_local_format
-    >>> find_local_format("data") is None
-    True
     """
     modules = [
         module

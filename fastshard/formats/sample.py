@@ -411,16 +411,7 @@ class Sample(SampleBase):
 
 
 class CopiedSample(Sample):
-    """Sample of any format with its own copy of the bytes, as pickles hold it.
-
-    Parameters
-    ----------
-    key : str
-    position : int
-    fields : dict of str to bytes or memoryview
-        Stored bytes by field.
-    codec : FieldCodec
-    """
+    """Sample of any format with its own copy of the bytes, as pickles hold it."""
 
     __slots__ = ("_fields", "_key", "_position", "codec")
 

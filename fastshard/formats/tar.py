@@ -580,13 +580,7 @@ def warn_unread(
 
 
 def copy_settings(options: RemoteOptions) -> Settings | None:
-    """Return the settings to read local files through a cache; None without one.
-
-    Raises
-    ------
-    ValueError
-        An option does nothing for local files.
-    """
+    """Return the settings to read local files through a cache; None without one."""
     check_local(options)
     if not options.get("cache_dir"):
         return None
@@ -596,13 +590,7 @@ def copy_settings(options: RemoteOptions) -> Settings | None:
 
 
 def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
-    """Check the options for mapped and unmapped files of shards that are not such.
-
-    Raises
-    ------
-    ValueError
-        `mode` is none, or one of the two does nothing for shards read by ranges.
-    """
+    """Check the options for mapped and unmapped files of shards that are not such."""
     check_choice("mode", mode, ("mmap", "private", "pread"))
     if remote is None or (mode == "mmap" and not check_size):
         return
@@ -624,28 +612,7 @@ def open_tar(
     ring: PageRing | None = None,
     warn: Warn = warn_ignored_index,
 ) -> TarShard:
-    """Open a tar shard, local or remote, after checking its options.
-
-    Parameters
-    ----------
-    path : str, path-like or Url
-    options : TarOptions
-    progress : callable, optional
-        Called with the offset that a scan has reached.
-    ring : PageRing, optional
-        The pages of private mappings that count against a memory limit.
-    warn : callable
-        Called with the error of an ignored index.
-
-    Raises
-    ------
-    TypeError
-        `path` is not a str.
-    ValueError
-        An option has none of its values.
-    FormatError, StaleIndexError, OSError, RemoteError
-        As for `fastshard.open_shard`.
-    """
+    """Open a tar shard, local or remote, after checking its options."""
     check_choice("mode", options.mode, ("mmap", "private", "pread"))
     check_choice("key", options.key, ("first", "last"))
     location = path

@@ -60,22 +60,7 @@ def is_marked(block: bytes) -> bool:
 
 
 class HeaderEncoder:
-    """Encoder of member headers with common permissions and modification time.
-
-    Parameters
-    ----------
-    mode : int
-        Permission bits.
-    mtime : int
-        Seconds since 1970.
-    mark : bytes
-        The owner's name, at most 31 bytes; empty by default.
-
-    Raises
-    ------
-    ValueError
-        `mode` or `mtime` does not fit a header.
-    """
+    """Encoder of member headers with common permissions and modification time."""
 
     def __init__(self, mode: int, mtime: int, mark: bytes = b"") -> None:
         if not 0 <= mode <= 0o7777:
@@ -91,21 +76,7 @@ class HeaderEncoder:
         self._file_block = block.ljust(BLOCK, b"\0")
 
     def member(self, name: bytes, size: int) -> bytes:
-        """Return the header of a member.
-
-        Parameters
-        ----------
-        name : bytes
-            UTF-8 without NUL.
-        size : int
-            Bytes of the data.
-
-        Returns
-        -------
-        bytes
-            One block; several with a pax header, for a name that is not ASCII or does
-            not fit a ustar header, and for 8 GiB and more.
-        """
+        """Return the header of a member."""
         if len(name) > NAME_WIDTH or size >= MAX_OCTAL or not name.isascii():
             return self._extended_member(name, size)
         return fill_header(self._file_block, name, size)
@@ -198,16 +169,7 @@ class TarBuilder:
     def append(
         self, key: str, members: list[tuple[bytes, bytes, Payload]], size: int
     ) -> None:
-        """Add a sample.
-
-        Parameters
-        ----------
-        key : str
-        members : list of (bytes, bytes, bytes-like)
-            Name, header and data of each member.
-        size : int
-            Bytes of all headers and data, including padding.
-        """
+        """Add a sample."""
         names = self._names
         end = self.size
         parts: list[Payload] = []
@@ -236,15 +198,7 @@ class TarBuilder:
             self.digest.follow(end)
 
     def complete(self) -> Contents:
-        """End the archive, scan it, and check that it has the members written.
-
-        Raises
-        ------
-        FormatError
-            The contents differ: another process wrote to the file.
-        OSError
-            The file cannot be written.
-        """
+        """End the archive, scan it, and check that it has the members written."""
         self.new.file.write(END)
         self.new.file.flush()
         if self.digest is not None:

@@ -43,19 +43,7 @@ BASES = (10, 16, 8, 2)  # bases of Python's formats for integers
 
 
 class ShardPattern:
-    """Path of shards, with or without a slot for the shard's number.
-
-    Parameters
-    ----------
-    text : str
-        ``"train-{:06d}.tar"`` or, as in WebDataset, ``"train-%06d.tar"``. In a text
-        with braces, a percent sign is literal.
-
-    Raises
-    ------
-    ValueError
-        The text has several slots, or gives two numbers the same path.
-    """
+    """Path of shards, with or without a slot for the shard's number."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -99,13 +87,7 @@ class ShardPattern:
         return self._slots > 0
 
     def numbers(self) -> Iterator[int]:
-        """Yield the numbers of existing shards, in arbitrary order.
-
-        Raises
-        ------
-        OSError
-            The directory cannot be listed.
-        """
+        """Yield the numbers of existing shards, in arbitrary order."""
         before, after = self._split()
         folder, begin = os.path.split(before)
         end = re.split(r"[/\\]" if os.sep == "\\" else "/", after, maxsplit=1)[0]

@@ -268,22 +268,7 @@ class BinaryIndex(NamedTuple):
 
 
 def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
-    """Open a binary index: map it if its file system does, and check its header.
-
-    Parameters
-    ----------
-    path : str
-    copied : bool
-        Read it into memory instead, independent of later changes of the file.
-
-    Raises
-    ------
-    FormatError
-        The file is not a binary index, has an unknown version, is truncated, or its
-        header is damaged.
-    OSError
-        The file cannot be read.
-    """
+    """Open a binary index: map it if its file system does, and check its header."""
     _check_byte_order()
     with LocalFile(path) as file:
         header, raw, source = _read_header(file)  # by pread: no page faults
@@ -478,26 +463,7 @@ def write_binary(
     infos: Sequence[bytes] | None = None,
     sync: bool = True,
 ) -> None:
-    """Write a binary index, atomically.
-
-    Parameters
-    ----------
-    path : str or path-like
-    contents : Contents
-    grouping : Grouping
-        The samples and their rule, to record.
-    shard_bytes, identity, fingerprint
-        The shard's size in bytes, identity and fingerprint.
-    infos : sequence of bytes, optional
-        A JSON object for each member, in place of those of `contents`.
-    sync : bool
-        Whether the file is synced; its checksums tell of one that is not complete.
-
-    Raises
-    ------
-    OSError
-        The index cannot be written.
-    """
+    """Write a binary index, atomically."""
     _check_byte_order()
     columns: dict[str, Any] = copy_columns(contents.table)
     columns["sample_starts"], columns["sample_members"] = copy_samples(grouping)

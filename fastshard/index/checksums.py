@@ -50,23 +50,7 @@ def compute_hashes(
     table: ExtentTable,
     progress: Callable[[int], object] | None = None,
 ) -> Hashes:
-    """Hash a shard and each of its members, in two passes over the file.
-
-    Parameters
-    ----------
-    file : LocalFile
-    table : ExtentTable
-    progress : callable, optional
-        Called after each MiB with the work done, scaled to the shard's bytes. Its
-        exceptions propagate.
-
-    Raises
-    ------
-    FormatError
-        The table points outside the file, or the file was truncated.
-    OSError
-        The file cannot be read.
-    """
+    """Hash a shard and each of its members, in two passes over the file."""
     import hashlib
 
     source = PreadSource(file)

@@ -58,15 +58,7 @@ def describe_link(link: UnreadLink) -> str:
 
 
 def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
-    """Return a table of checked extents, in the shard's order.
-
-    Parameters
-    ----------
-    extents : sequence of (offset, size, name)
-        In any order; names are bytes, as tar stores them.
-    path : str
-        Path of the index, for errors.
-    """
+    """Return a table of checked extents, in the shard's order."""
     ordered = order_extents(list(extents))
     count = len(ordered)
     names = [name for _, _, name in ordered]
@@ -194,13 +186,6 @@ class IndexWarnings:
     """Warnings of the ignored indexes of one dataset; a `Warn`.
 
     Of files of other tools with the names of indexes there is one warning.
-
-    Parameters
-    ----------
-    shards : int
-        Number of shards.
-    count : callable, optional
-        Returns the number of files with the names of JSON indexes.
     """
 
     def __init__(self, shards: int, count: Callable[[], int] = lambda: 0) -> None:

@@ -57,25 +57,7 @@ class DaliMember(NamedTuple):
 
 
 def read_dali(path: str, file: LocalFile) -> Contents:
-    """Read a DALI index.
-
-    Parameters
-    ----------
-    path : str
-        Path of the index.
-    file : LocalFile
-        The shard. It is scanned if the index has no names.
-
-    Raises
-    ------
-    StaleIndexError
-        The index lists members that the shard does not have.
-    FormatError
-        The file is not a DALI index, or an extent is outside the shard; the error
-        names the byte.
-    OSError
-        The index cannot be read.
-    """
+    """Read a DALI index."""
     with LocalFile(path) as index:
         text = PreadSource(index).read(0, index.nbytes)
     width, lines = _split_lines(text, path)
@@ -228,26 +210,7 @@ def _raise_stale(member: DaliMember, path: str, file: LocalFile) -> NoReturn:
 def write_dali(
     path: str, contents: Contents, file: LocalFile, version: str = "1.2"
 ) -> None:
-    """Write a DALI index, byte for byte as wds2idx writes it.
-
-    Parameters
-    ----------
-    path : str
-        Path of the index.
-    contents : Contents
-    file : LocalFile
-        The shard, for errors.
-    version : {"1.2", "1.1"}
-
-    Raises
-    ------
-    FastshardError
-        A name or extension has blanks or characters that GNU tar escapes; an extension
-        is empty; a name without a dot would join another member's sample; or the shard
-        has no samples.
-    OSError
-        The index cannot be written.
-    """
+    """Write a DALI index, byte for byte as wds2idx writes it."""
     if version not in ("1.1", "1.2"):
         raise ValueError(f'version must be "1.2" or "1.1", got {version!r}')
     links = _find_links(contents.table, file)

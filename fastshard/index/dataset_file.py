@@ -130,23 +130,7 @@ class ShardRecord(NamedTuple):
 
 
 class DatasetIndex:
-    """An open ``dataset.fsi``.
-
-    Parameters
-    ----------
-    path : str
-    copied : bool
-        Read the file into memory instead of mapping it.
-    file : RemoteFile, optional
-        The remote file; its key table is read at its first use.
-
-    Raises
-    ------
-    FormatError
-        The file is not a dataset index, or is damaged.
-    OSError
-        The file cannot be read.
-    """
+    """An open ``dataset.fsi``."""
 
     def __init__(
         self, path: str, *, copied: bool = False, file: RemoteFile | None = None
@@ -319,23 +303,7 @@ class DatasetIndex:
         file: LocalFile | RemoteFile,
         fingerprint: bytes | None = None,
     ) -> None:
-        """Raise StaleIndexError if an open shard differs from its record.
-
-        Parameters
-        ----------
-        number : int
-            The shard's position in this index.
-        path : str
-            Path of the shard.
-        samples : int
-            Number of samples in the shard.
-        table : ExtentTable
-            Members of the shard.
-        file : LocalFile or RemoteFile
-            The open shard.
-        fingerprint : bytes, optional
-            Fingerprint from the shard's own fresh index; by default it is computed.
-        """
+        """Raise StaleIndexError if an open shard differs from its record."""
         record = self.shards[number]
         same = (record.shard_bytes, record.samples, record.members) == (
             file.nbytes,
@@ -362,11 +330,6 @@ class DatasetIndex:
 
         The index must have a key table. Its checksum is checked at its first use,
         which reads all of it: a damaged table would hide keys.
-
-        Raises
-        ------
-        FormatError
-            The checksum of the key table is wrong.
         """
         if not self._rows_checked:
             if self.has_damaged_rows():
@@ -453,20 +416,7 @@ def write_dataset_index(
     seed: bytes,
     rows: NDArray[np.uint64] | None,
 ) -> None:
-    """Write a ``dataset.fsi``, atomically.
-
-    Parameters
-    ----------
-    path : str or path-like
-    shards : sequence of ShardRecord
-        In the dataset's order, with names relative to its directory.
-    last_dot : bool
-        The rule for keys behind the counts and rows.
-    seed : bytes
-        Seed of the key hash, 16 bytes.
-    rows : uint64 [samples], or None
-        The sorted key table, if any.
-    """
+    """Write a ``dataset.fsi``, atomically."""
     names = [os.fsencode(shard.name) for shard in shards]
     ends, end = [], 0
     for name in names:

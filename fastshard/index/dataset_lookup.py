@@ -107,23 +107,6 @@ def find_dataset_index(
 
     A stale or damaged index is ignored with a `StaleIndexWarning`. Remote shards are
     compared with the index when they are opened, not here.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Paths or URLs of the shards.
-    root : str
-        Directory or URL above the shards.
-    folder : str, optional
-        Directory or URL of the index; by default `root`.
-    last_dot : bool
-        The rule for keys.
-    whole : bool
-        Whether `paths` are all shards of the dataset: the index may list no others.
-    copied : bool
-        Read the index into memory instead of mapping it.
-    settings : Settings, optional
-        Options of remote shards; None for local shards.
     """
     try:
         index = _try_open(folder or root, copied, settings)
@@ -142,13 +125,7 @@ def find_dataset_index(
 def match_remote_dataset_index(
     index: DatasetIndex, urls: Sequence[str], root: str, whole: bool
 ) -> DatasetIndexView:
-    """Return the view of an index in the order of some remote shards.
-
-    Raises
-    ------
-    StaleIndexError
-        The index does not list the same shards.
-    """
+    """Return the view of an index in the order of some remote shards."""
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
     for url in urls:
@@ -196,13 +173,6 @@ def match_dataset_index(
 
     All sizes are compared, and the headers of some shards whose identity differs from
     the recorded one. The headers of the others are compared when they are opened.
-
-    Raises
-    ------
-    StaleIndexError
-        A shard has changed, or the index does not list the same shards.
-    OSError
-        A shard does not exist.
     """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []

@@ -48,26 +48,7 @@ class IntactIndex(NamedTuple):
 def read_lengths(
     path: str, field: str, fingerprint: bytes, samples: int, last_dot: bool
 ) -> tuple[str, bytes] | None:
-    """Return the dtype and the lengths of a field's documents, if an index has them.
-
-    Parameters
-    ----------
-    path : str
-        Of the index.
-    field : str
-    fingerprint : bytes
-        Of the shard, which was compared with the index.
-    samples : int
-        Number of samples in the shard.
-    last_dot : bool
-        The rule for keys by which they were counted.
-
-    Returns
-    -------
-    (dtype, lengths) : tuple of str and bytes, or None
-        Little-endian u64 of each sample. None if the index is of another shard, has no
-        such entry, or is damaged.
-    """
+    """Return the dtype and the lengths of a field's documents, if an index has them."""
     try:
         index = read_intact(path)
     except (OSError, FormatError):
@@ -93,16 +74,6 @@ def write_lengths(
     """Add the lengths of a field's documents to an index, atomically.
 
     An entry of the same field is replaced.
-
-    Returns
-    -------
-    bool
-        False: the index is of another shard, an earlier version, or damaged.
-
-    Raises
-    ------
-    OSError
-        The index cannot be read or written.
     """
     if not os.access(path, os.W_OK):
         return False

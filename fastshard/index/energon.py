@@ -36,26 +36,7 @@ META_NAME = re.compile(r"__[^/]*__($|/)")
 def read_energon(
     path: str, file: LocalFile, progress: Progress | None = None
 ) -> Contents:
-    """Read an Energon index: scan the shard, and compare the samples' offsets.
-
-    Parameters
-    ----------
-    path : str
-        Path of the index.
-    file : LocalFile
-        The shard.
-    progress : callable, optional
-        Called as by `scan_tar`, for two scans.
-
-    Raises
-    ------
-    StaleIndexError
-        The shard's samples have other offsets.
-    FormatError
-        The index is not an array of offsets, or the shard is damaged.
-    OSError
-        The index or the shard cannot be read.
-    """
+    """Read an Energon index: scan the shard, and compare the samples' offsets."""
     with LocalFile(path) as index:
         raw = PreadSource(index).read(0, index.nbytes)
     if not raw or len(raw) % WIDTH:
@@ -124,28 +105,7 @@ def _pack(offsets: list[int]) -> bytes:
 def write_energon(
     path: str, contents: Contents, file: LocalFile, progress: Progress | None = None
 ) -> None:
-    """Write an Energon index, byte for byte as Energon writes it.
-
-    Parameters
-    ----------
-    path : str
-        Path of the index.
-    contents : Contents
-    file : LocalFile
-        The shard. It is scanned, for extents do not include headers.
-    progress : callable, optional
-        Called as by `scan_tar`.
-
-    Raises
-    ------
-    StaleIndexError
-        `contents` are not those of the shard: they come from an index of another
-        shard, or from one that omits members, as DALI's does.
-    FormatError
-        The shard is damaged.
-    OSError
-        The index cannot be written.
-    """
+    """Write an Energon index, byte for byte as Energon writes it."""
     shown = contents.index or file.path
     starts = _sample_starts(contents.table, file, shown, progress)
     with replace_file(path) as index:

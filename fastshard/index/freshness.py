@@ -83,13 +83,7 @@ def version_of(file: LocalFile | os.stat_result | RemoteFile) -> FileVersion:
 
 
 class FirstVersions:
-    """Versions of the files of shards when they were first opened, 16 bytes each.
-
-    Parameters
-    ----------
-    count : int
-        Number of shards.
-    """
+    """Versions of the files of shards when they were first opened, 16 bytes each."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -134,13 +128,7 @@ class Opening:
         self._first.check(self._k, path, version)
 
     def settle(self) -> None:
-        """Record the file, which was opened without a fault, if it is the first one.
-
-        Raises
-        ------
-        StaleShardError
-            Another thread recorded another file meanwhile.
-        """
+        """Record the file, which was opened without a fault, if it is the first one."""
         if self._found is not None:
             self._first.check(self._k, *self._found)
             self._first.record(self._k, self._found[1])
@@ -152,11 +140,6 @@ def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
     Many file systems take timestamps from a clock that ticks every 1 to 10 ms: a
     second write within one tick leaves the times as they are. The wait ends with the
     tick of the file's last change, or after 20 ms.
-
-    Raises
-    ------
-    StaleIndexError
-        The file was changed during the wait.
     """
     identity = identify_file(file)
     if not isinstance(file, LocalFile) or not wait_for_tick(identity.ctime_ns):
@@ -204,13 +187,6 @@ def compute_fingerprint(
     member's data. Each is preceded in the hash by the member's offset and size (u64,
     little-endian). With `end`, the end of the archive that `index` records, the two
     blocks of zeros before it are read too.
-
-    Raises
-    ------
-    StaleIndexError
-        Other members follow the last one: the archive has grown inside its padding.
-    FormatError
-        The table points outside the file.
     """
     from hashlib import blake2b
 
@@ -281,14 +257,6 @@ def check_size_and_headers(
     """Raise StaleIndexError unless size and headers are as an index says.
 
     For formats that record neither identity nor fingerprint.
-
-    Parameters
-    ----------
-    path, file, table
-    recorded : int or None
-        The size in bytes; None if the index does not record it.
-    is_listed : callable
-        Whether the format lists a member of a name.
     """
     if recorded is not None:
         check_size(path, recorded, file)

@@ -31,27 +31,7 @@ NOT_INFO = {"offset", "size", "length", "path", "fname", "filename"}
 
 
 def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
-    """Read a JSON index.
-
-    Parameters
-    ----------
-    path : str
-    nbytes : int or None
-        The shard's size in bytes, which bounds the extents; None for no bound.
-
-    Returns
-    -------
-    contents : Contents
-    filesize : int or None
-        The shard's size in bytes, if the index records it.
-
-    Raises
-    ------
-    FormatError
-        The file is not strict JSON or not an index, or an extent is outside the shard.
-    OSError
-        The file cannot be read.
-    """
+    """Read a JSON index."""
     with LocalFile(path) as file:
         text = PreadSource(file).read(0, file.nbytes)
     return parse_json_index(text, path, nbytes)
@@ -74,18 +54,7 @@ def parse_json_index(
 
 
 def parse_info(text: bytes) -> dict[str, Any]:
-    """Return the values of a member's JSON object beside its extent and name.
-
-    Parameters
-    ----------
-    text : bytes
-        From `ExtentTable.info`; empty for no metadata.
-
-    Raises
-    ------
-    ValueError
-        The text is not a JSON object.
-    """
+    """Return the values of a member's JSON object beside its extent and name."""
     if not text:
         return {}
     try:
@@ -107,31 +76,7 @@ def write_json(
     hash: str | None = None,  # noqa: A002
     hash_lfs: str | None = None,
 ) -> None:
-    """Write a JSON index, atomically.
-
-    Parameters
-    ----------
-    path : str
-    contents : Contents
-        Contents of the shard.
-    nbytes : int
-        The shard's size in bytes.
-    shard : str
-        The shard's name, to record.
-    sha256 : sequence of str, optional
-        A checksum for each member, in place of any in `contents`.
-    hash, hash_lfs : str, optional
-        Checksums of the shard; see `Hashes`.
-
-    Raises
-    ------
-    FastshardError
-        A name occurs twice, or JSON cannot represent a name or an info.
-    ValueError
-        There are more or fewer checksums than members.
-    OSError
-        The index cannot be written.
-    """
+    """Write a JSON index, atomically."""
     table = contents.table
     if sha256 is not None and len(sha256) != len(table):
         raise ValueError(

@@ -37,21 +37,7 @@ SEARCH_WINDOW = 64 << 10  # bytes of a range in that search
 def scan_remote(
     file: RemoteFile, progress: Callable[[int], object] | None = None
 ) -> Contents:
-    """Scan the headers of a remote tar.
-
-    Parameters
-    ----------
-    file : RemoteFile
-    progress : callable, optional
-        Called with the offset that the scan has reached.
-
-    Raises
-    ------
-    FormatError
-        The file is not a valid tar.
-    RemoteError
-        The file cannot be read.
-    """
+    """Scan the headers of a remote tar."""
     if file.nbytes == 0:
         raise FormatError("an empty file is not a tar", file.path, 0)
     walk = HeaderWalk(file.nbytes, 0, file.path)
@@ -154,14 +140,6 @@ def scan_or_load(
 
     The result is stored in the cache entry of the tar, or in the user's cache
     directory.
-
-    Parameters
-    ----------
-    file : RemoteFile
-    progress : callable, optional
-        As for `scan_remote`.
-    again : bool
-        Scan even if there is a result.
     """
     entry = index_cache_entry(file)
     path = None if entry is None else entry.sidecar("index.fsi")

@@ -52,21 +52,7 @@ def find_contents(
     lower: bool,
     warn: Warn = warn_ignored_index,
 ) -> Contents:
-    """Return the contents of a remote shard, from an index or from a scan.
-
-    Parameters
-    ----------
-    file : RemoteFile
-        The shard.
-    index : str or Url
-        As for `fastshard.open_shard`, with a URL parsed.
-    progress : callable, optional
-        Called with the offset that a scan has reached.
-    last_dot, lower
-        As for `read_index`.
-    warn
-        As for `find_index`.
-    """
+    """Return the contents of a remote shard, from an index or from a scan."""
     contents = None
     if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
         folder = None if index == "auto" else index
@@ -94,19 +80,6 @@ def find_remote_index(
     The shard or the folder of its index is remote.
 
     A stale or damaged index is ignored with a `StaleIndexWarning`.
-
-    Parameters
-    ----------
-    folder : str or Url, optional
-        Directory of the indexes; by default that of a remote shard.
-    file : RemoteFile or LocalFile
-        The shard.
-    last_dot, lower
-        As for `read_index`.
-    settings : Settings, optional
-        As for `read_remote_index`.
-    warn
-        As for `find_index`.
     """
     if isinstance(file, RemoteFile):
         shard = file.location
@@ -152,26 +125,7 @@ def read_remote_index(
     lower: bool,
     settings: Settings | None = None,
 ) -> Contents:
-    """Read an index and check it against its shard, of which at least one is remote.
-
-    Parameters
-    ----------
-    path : str or Url
-        Path or URL of the index.
-    file, last_dot, lower
-        As for `read_index`.
-    settings : Settings, optional
-        Options for reading the URL; by default those of the shard.
-
-    Raises
-    ------
-    OSError
-        There is no such index, or it cannot be read.
-    StaleIndexError
-        The index is of another shard, or of an earlier state of this one.
-    FormatError
-        The index is damaged.
-    """
+    """Read an index and check it against its shard, of which at least one is remote."""
     if isinstance(path, str):
         path = parse_path_or_url(path)
     if isinstance(path, Url):

@@ -58,13 +58,7 @@ def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # 
 
 
 def infer_format(path: str) -> str:
-    """Return the format of an index, from its suffix.
-
-    Raises
-    ------
-    ValueError
-        The suffix is not one of an index.
-    """
+    """Return the format of an index, from its suffix."""
     name = os.path.basename(path)
     for format in ("tar.idx", "fsi", "json", "idx"):  # noqa: A001
         if name.endswith(FORMATS[format]):
@@ -84,32 +78,7 @@ def read_index(
     copied: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Contents:
-    """Read an index, in the format of its suffix, and check that it is fresh.
-
-    Parameters
-    ----------
-    path : str
-        Path of the index.
-    file : LocalFile or RemoteFile
-        The shard.
-    last_dot, lower : bool
-        The rule for keys and fields; see `Grouping`.
-    copied : bool
-        Read the index into memory instead of mapping it.
-    progress : callable, optional
-        Called as by `scan_tar`, if the format requires a scan of the shard.
-
-    Raises
-    ------
-    StaleIndexError
-        The index is of another shard, or of an earlier state of this one.
-    FormatError
-        The index is damaged.
-    FastshardError
-        The format is for local shards only.
-    OSError
-        The index cannot be read.
-    """
+    """Read an index, in the format of its suffix, and check that it is fresh."""
     from fastshard.index.freshness import check_binary, check_size_and_headers
 
     kind = infer_format(path)
@@ -173,17 +142,6 @@ def find_index(
     """Return the contents that a fresh index of a shard lists, or None.
 
     A stale or damaged index is ignored with a `StaleIndexWarning`.
-
-    Parameters
-    ----------
-    file : LocalFile
-        The shard.
-    folder : str, optional
-        Directory of the indexes; by default the shard's own.
-    last_dot, lower, copied
-        As for `read_index`.
-    warn : callable
-        Called with the error of an ignored index.
     """
     for kind in SEARCHED:
         path = sidecar_path(file.path, kind, folder)
@@ -211,11 +169,6 @@ def peek_counts(
 
     None if there is no ``.fsi``, if it may be stale (by one `stat` of the shard), or if
     it has another rule for keys: open the shard to count them.
-
-    Raises
-    ------
-    OSError
-        The shard does not exist.
     """
     status = os.stat(shard)
     path = sidecar_path(shard, "fsi", folder)
@@ -246,22 +199,6 @@ def peek_fields(
     """Return the fields of a shard's first samples, from its ``.fsi``.
 
     Empty if there is no fresh one; see `peek_counts`.
-
-    Parameters
-    ----------
-    shard, folder, last_dot
-        As for `peek_counts`.
-    lower : bool
-        Lower-case the fields.
-    fingerprint : bytes, optional
-        Of the shard, if known to be fresh: an index with this one is as fresh.
-
-    Raises
-    ------
-    FormatError
-        The index is damaged.
-    OSError
-        The shard or the index cannot be read.
     """
     status = os.stat(shard)
     path = sidecar_path(shard, "fsi", folder)
@@ -293,37 +230,7 @@ def save_index(
     hashes: Hashes | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Write an index of a shard, atomically.
-
-    Parameters
-    ----------
-    contents : Contents
-        Contents of the shard.
-    file : LocalFile or RemoteFile
-        The shard.
-    path : str
-        Path of the index.
-    format : {"fsi", "json", "idx", "tar.idx"}, optional
-        By default inferred from the suffix of `path`.
-    grouping : Grouping, optional
-        The samples to record in a binary index; by default those of `contents`, else
-        keys that end at the first dot.
-    hashes : Hashes, optional
-        Checksums to record, in a JSON or binary index.
-    progress : callable, optional
-        Called as by `scan_tar`, if the format requires a scan of the shard.
-
-    Raises
-    ------
-    StaleIndexError
-        The shard was written to during the call.
-    FastshardError
-        The format cannot represent the shard or the checksums.
-    ValueError
-        `format` is not one of the above.
-    OSError
-        The index cannot be written.
-    """
+    """Write an index of a shard, atomically."""
     kind = format or infer_format(path)
     if kind not in FORMATS:
         raise ValueError(

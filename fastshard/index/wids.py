@@ -42,29 +42,7 @@ class WidsShard(NamedTuple):
 
 
 def read_wids(path: str, read: Callable[[str], bytes] | None = None) -> list[WidsShard]:
-    """Read a shard list.
-
-    Parameters
-    ----------
-    path : str
-        Path or URL of the list.
-    read : callable, optional
-        Returns the bytes of `path`; by default read from a local file.
-
-    Returns
-    -------
-    list of WidsShard
-        In the file's order: its own shards, then those of its datasets.
-
-    Raises
-    ------
-    FormatError
-        The file is not a shard list of version 1.
-    FastshardError
-        The list refers to a remote list.
-    OSError
-        The list, or one that it refers to, cannot be read.
-    """
+    """Read a shard list."""
     found = _load(path, read)
     shards = list(_parse_shards(found, path))
     others: set[str] = set()
@@ -212,28 +190,7 @@ def write_wids(
     name: str | None = None,
     md5: bool = False,
 ) -> None:
-    """Write a shard list, atomically.
-
-    Parameters
-    ----------
-    path : str
-        Path of the list.
-    shards : sequence of (path, number of samples)
-        Shards below the list's directory are written as relative paths.
-    name : str, optional
-        Name of the dataset; by default that of the directory.
-    md5 : bool
-        Record the MD5 of each shard, which reads all of it.
-
-    Raises
-    ------
-    FastshardError
-        wids would read a shard's path as another one, as one with a ``?``.
-    ValueError
-        There are no shards, or a number of samples is negative.
-    OSError
-        A shard cannot be read, or the list cannot be written.
-    """
+    """Write a shard list, atomically."""
     if not shards:
         raise ValueError("a wids shard list needs at least one shard")
     folder = _directory_of(path)

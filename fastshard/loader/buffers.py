@@ -23,15 +23,6 @@ class BufferPool:
 
     Each array has a lease of its own: a user who keeps the labels of a batch keeps no
     pictures. Memory that nothing refers to any more is lent again.
-
-    Parameters
-    ----------
-    spare : int
-        Number of buffers of a field that are kept while no array is on them.
-    allocate : callable, optional
-        ``allocate(field, shape, dtype) -> ndarray``, writable and C-contiguous; by
-        default `numpy.empty`. If it has a true attribute ``recycles``, its own library
-        uses memory again: each array is allocated, and none is kept.
     """
 
     def __init__(self, spare: int, allocate: Allocate | None = None) -> None:
@@ -40,14 +31,7 @@ class BufferPool:
         self._spares: dict[str, Spares] = {}  # by field
 
     def lend(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Return an array whose memory no other array has, uninitialized.
-
-        Raises
-        ------
-        ValueError
-            `allocate` returned an array of another shape or dtype, read-only, or not
-            C-contiguous.
-        """
+        """Return an array whose memory no other array has, uninitialized."""
         import numpy as np
 
         dtype = np.dtype(dtype)
@@ -108,22 +92,6 @@ class BufferSet:
 
         Calls for one field return the same memory while `shape` has no more rows than
         before, and the same row shape and dtype; otherwise other memory.
-
-        Parameters
-        ----------
-        field : str
-        shape : tuple of int
-        dtype : dtype-like
-
-        Returns
-        -------
-        ndarray
-            The first rows of the field's array.
-
-        Raises
-        ------
-        ValueError
-            As for `BufferPool.lend`.
         """
         with self._lock:  # threads that decode rows of one batch get one array
             return self._take(field, shape, dtype)
@@ -135,24 +103,6 @@ class BufferSet:
 
         All rows of a batch that have memory here are of one shape: that of the first
         one that was asked for.
-
-        Parameters
-        ----------
-        field : str
-        shape : tuple of int
-            Of all rows, as for `take`.
-        dtype : dtype-like
-        row : int
-
-        Returns
-        -------
-        ndarray or None
-            None: another row of the batch is of another shape.
-
-        Raises
-        ------
-        ValueError
-            As for `take`.
         """
         with self._lock:
             if field in self._in_rows and self._arrays[field].shape[1:] != shape[1:]:

@@ -21,12 +21,6 @@ def uniforms(seed: int, epoch: int, position: int) -> Iterator[float]:
     """Yield numbers of [0, 1) that depend on the arguments alone.
 
     Block n of eight numbers is the BLAKE2b of ``"seed:epoch:position:n"``.
-
-    Examples
-    --------
-    >>> from fastshard.loader.crops import uniforms
-    >>> next(uniforms(0, 0, 7)) == next(uniforms(0, 0, 7))
-    True
     """
     block = 0
     while True:
@@ -41,13 +35,6 @@ def center_box(width: int, height: int, shape: tuple[int, int]) -> Box:
 
     Its left and upper sides are whole pixels, so that a box of the target's own size
     is copied.
-
-    Parameters
-    ----------
-    width, height : int
-        Of the picture.
-    shape : tuple of int
-        Height and width of the target.
     """
     high, wide = shape
     box_width = min(float(width), height * wide / high)
@@ -64,19 +51,7 @@ def random_box(
     ratio: tuple[float, float],
     draws: Iterator[float],
 ) -> Box:
-    """Return a box as torchvision's RandomResizedCrop draws it.
-
-    Parameters
-    ----------
-    width, height : int
-        Of the picture.
-    scale : tuple of float
-        Bounds of the box's share of the area.
-    ratio : tuple of float
-        Bounds of width / height.
-    draws : iterator of float
-        Numbers of [0, 1); four a try.
-    """
+    """Return a box as torchvision's RandomResizedCrop draws it."""
     area = width * height
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for _ in range(TRIES):

@@ -49,13 +49,7 @@ class Position:
 
 
 class Epochs:
-    """The epoch that a loader's iterations are in; they share it.
-
-    Parameters
-    ----------
-    start : EpochSource
-        Where the next iteration begins.
-    """
+    """The epoch that a loader's iterations are in; they share it."""
 
     def __init__(self, start: EpochSource) -> None:
         self.start = start

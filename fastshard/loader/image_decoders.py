@@ -67,29 +67,7 @@ def decode_jpeg(
     decoder: str | None,
     fill: bool,
 ) -> tuple[NDArray[Any], bool]:
-    """Decode a JPEG, at a fraction of its size if `factor` is 2, 4 or 8.
-
-    Parameters
-    ----------
-    view : memoryview
-    header : ImageHeader
-        Of the view; its size is checked.
-    channels : int
-        3, or 1 for a JPEG of one component.
-    factor : int
-        1, 2, 4 or 8: sides are divided by it and rounded up.
-    take : callable
-        Memory of the picture.
-    decoder : str or None
-        One of `DECODER_NAMES`; None chooses.
-    fill : bool
-        Fill the missing rows of a truncated JPEG with grey.
-
-    Returns
-    -------
-    tuple
-        uint8 ``[height, width, channels]``, and whether it was filled.
-    """
+    """Decode a JPEG, at a fraction of its size if `factor` is 2, 4 or 8."""
     jpeg = header.jpeg
     assert jpeg is not None
     _check_frame(header)
@@ -135,15 +113,7 @@ def is_simplejpeg(decoder: str | None) -> bool:
 
 
 def decode_plain(view: memoryview, out: NDArray[Any]) -> bool:
-    """Decode a JPEG of `plain_shape` by simplejpeg, and return whether it did.
-
-    Parameters
-    ----------
-    view : memoryview
-    out : ndarray
-        Of the shape that the header tells. If the decoder reads another size from the
-        header, it refuses, or writes to the beginning.
-    """
+    """Decode a JPEG of `plain_shape` by simplejpeg, and return whether it did."""
     library = _library("simplejpeg")
     if library is None:
         return False
@@ -262,10 +232,6 @@ def _decode_by_imagecodecs(
 class OpenedImage:
     """An image opened by Pillow whose pixels are not decoded yet.
 
-    Parameters
-    ----------
-    image : PIL.ImageFile.ImageFile
-
     Attributes
     ----------
     width, height : int
@@ -287,12 +253,6 @@ def open_image(view: memoryview, kind: str, most: int) -> OpenedImage:
     """Open an image by Pillow and check its number of pixels.
 
     Pillow's own limit of pixels does not apply.
-
-    Raises
-    ------
-    FormatError
-    MissingLibraryError
-        Pillow is not installed.
     """
     image = _open_by_pillow(view, kind)
     width, height = image.size
@@ -309,15 +269,7 @@ def open_image(view: memoryview, kind: str, most: int) -> OpenedImage:
 
 
 def decode_own(decoder: ImageDecoder, view: memoryview, most: int) -> NDArray[Any]:
-    """Return the array of a user's decoder, uint8 ``[H, W, 1, 3 or 4]``.
-
-    Raises
-    ------
-    TypeError
-        It returned no array.
-    ValueError
-        Its array has another dtype or shape.
-    """
+    """Return the array of a user's decoder, uint8 ``[H, W, 1, 3 or 4]``."""
     import numpy as np
 
     found = decoder(view)

@@ -123,30 +123,7 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(view: memoryview) -> ImageHeader:
-    """Return the header of an image; its first bytes tell the kind.
-
-    Parameters
-    ----------
-    view : memoryview
-        The file's bytes, one-dimensional.
-
-    Returns
-    -------
-    ImageHeader
-
-    Raises
-    ------
-    FormatError
-        The kind is not one of `KINDS`, the header is cut off or damaged, or a side
-        is 0.
-
-    Examples
-    --------
-    >>> from fastshard.loader.image_header import read_header
-    >>> bmp = b"BM" + bytes(12) + bytes([12, 0, 0, 0, 2, 0, 3, 0]) + bytes(10)
-    >>> read_header(memoryview(bmp))[:3]
-    ('BMP', 2, 3)
-    """
+    """Return the header of an image; its first bytes tell the kind."""
     if not len(view):
         raise _fault("not an image: no bytes", 0)
     first = bytes(view[:16])
@@ -185,14 +162,7 @@ def _read_jpeg(view: memoryview) -> ImageHeader:
 
 
 def count_scans(view: memoryview, at: int, most: int = MAX_SCANS) -> tuple[int, int]:
-    """Count the scans of a JPEG from the marker of the first, up to `most` + 1.
-
-    Returns
-    -------
-    tuple of int
-        The number, and the offset of the end marker; of the first segment that is cut
-        off; or the size, if both are missing.
-    """
+    """Count the scans of a JPEG from the marker of the first, up to `most` + 1."""
     return images.count_scans(view, at, most)
 
 
@@ -202,19 +172,7 @@ def _read_xmp_orientation(xmp: memoryview | bytes) -> int | None:
 
 
 def read_exif_orientation(exif: bytes) -> int | None:
-    """Return the orientation of an EXIF block without its ``Exif\\0\\0``.
-
-    Parameters
-    ----------
-    exif : bytes
-        A TIFF header and its first directory.
-
-    Returns
-    -------
-    int or None
-        1 to 8; 1 if the block or the tag is damaged; None if there is no tag. Of
-        several values or tags the first one counts, as for Pillow.
-    """
+    """Return the orientation of an EXIF block without its ``Exif\\0\\0``."""
     if exif.startswith(EXIF_START):  # some cameras write it twice
         exif = exif[len(EXIF_START) :]
     if not exif:

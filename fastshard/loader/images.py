@@ -80,19 +80,7 @@ class ImageOptions(NamedTuple):
         decoder: str | ImageDecoder | None = None,
         seed: int = 0,
     ) -> ImageOptions:
-        """Return the options of arguments, each checked.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The message names the argument.
-
-        Examples
-        --------
-        >>> from fastshard.loader.images import ImageOptions
-        >>> ImageOptions.checked(224, crop="center").size
-        (224, 224)
-        """
+        """Return the options of arguments, each checked."""
         shape = _check_size(size)
         check_choice("mode", mode, tuple(CHANNELS))
         check_choice("truncated", truncated, ("error", "fill"))
@@ -123,14 +111,6 @@ class ImageReader:
     """Decode images of a dataset's field, each into an array of the options' shape.
 
     Threads may share one; it pickles.
-
-    Parameters
-    ----------
-    options : ImageOptions
-
-    Attributes
-    ----------
-    options : ImageOptions
     """
 
     __slots__ = ("_channels", "_is_straight", "_max_pixels", "options")
@@ -165,34 +145,7 @@ class ImageReader:
         draw: tuple[int, int] | None = None,
         out: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """Decode an image.
-
-        Parameters
-        ----------
-        view : memoryview
-            The stored bytes.
-        draw : tuple of int, optional
-            Epoch, and position in the dataset: randomness is a function of these and
-            the seed. Required for random crops and flips.
-        out : ndarray, optional
-            Writable uint8 ``[h, w, c]`` of the picture's shape, to be written; rows
-            may be strided, pixels not. By default new memory is returned.
-
-        Returns
-        -------
-        ndarray
-            uint8 ``[h, w, c]``: `out`, if given.
-
-        Raises
-        ------
-        FormatError
-            The bytes are no image that can be decoded, truncated, or too large; its
-            path is ``"<view>"``.
-        MissingLibraryError
-            A decoder is not installed.
-        ValueError
-            `out` has another shape or dtype, or is not writable.
-        """
+        """Decode an image."""
         if self._is_straight:
             found = self._read_plain(view, out)
             if found is not None:
@@ -209,18 +162,7 @@ class ImageReader:
         return self._read_other(view, header, picture)
 
     def shape_of(self, view: memoryview) -> tuple[int, int, int] | None:
-        """Return the shape of a picture by its header, or None if that does not tell.
-
-        Parameters
-        ----------
-        view : memoryview
-            The stored bytes, damaged or not.
-
-        Returns
-        -------
-        (height, width, channels), or None
-            As `read` returns it, unless it raises.
-        """
+        """Return the shape of a picture by its header, or None if unknown."""
         if self.options.size is not None or callable(self.options.decoder):
             return self.row_shape
         shape = plain_shape(view, self._channels, self._max_pixels)

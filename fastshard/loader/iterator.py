@@ -43,24 +43,6 @@ class LoaderIterator(Iterator[T_co]):
     in ``next``, and at interpreter exit: each after its current sample or read.
 
     After a fork the child continues with threads of its own; those of the parent go on.
-
-    Parameters
-    ----------
-    epochs : Epochs
-        Of the loader.
-    options : LoaderOptions
-    is_skippable : callable
-        As of `BatchSteps`.
-    pool : BufferPool
-        Memory of batches.
-
-    Examples
-    --------
-    >>> import fastshard
-    >>> ds = fastshard.open("data/")
-    >>> batches = iter(ds.loader(40))
-    >>> next(batches)["cls"].sum(), batches.position, len(batches)
-    (np.int64(180), 40, 2)
     """
 
     def __init__(

@@ -68,11 +68,6 @@ class LoaderRecorder:
         """Return the statistics since the start, or since earlier ones.
 
         Any thread may call it.
-
-        Parameters
-        ----------
-        since : LoaderStats, optional
-            Earlier statistics of this recorder.
         """
         stats = LoaderStats._of(self._totals())
         return stats if since is None else stats._after(since)
@@ -99,12 +94,6 @@ class LoaderRecorder:
 
 class InlineRecorder:
     """Times of an iterator that makes its batches in the consumer's thread.
-
-    Parameters
-    ----------
-    samples : iterator
-        Over samples. If its items are mapped (`is_mapped`), it tells the time that they
-        waited for bytes (`wait_ns`).
 
     Attributes
     ----------

@@ -31,41 +31,13 @@ class BatchSource(Protocol):
         ...
 
     def fetch(self, start: int, stop: int) -> list[Any]:
-        """Return the samples of some positions with their bytes in memory, not mapped.
-
-        Raises
-        ------
-        Exception
-            One of them cannot be read; `fetch` of each alone tells which.
-        """
+        """Return samples by position, with their bytes in memory, not mapped."""
         ...
 
     def prepare(
         self, items: list[Any], position: int, row: int, rows: int, buffers: BufferSet
     ) -> list[Any]:
-        """Map and decode neighbouring samples of a batch.
-
-        Parameters
-        ----------
-        items : list
-            Some of what `fetch` returned, at least one.
-        position : int
-            Of the first.
-        row, rows : int
-            The first one's row in the batch, and the batch's number of rows.
-        buffers : BufferSet
-            The batch's memory: images are decoded into rows of it.
-
-        Returns
-        -------
-        list
-            As many items, for `collate`.
-
-        Raises
-        ------
-        Exception
-            One of them cannot be decoded; `prepare` of each alone tells which.
-        """
+        """Map and decode neighbouring samples of a batch."""
         ...
 
     def collate(self, items: list[Any], buffers: BufferSet | None) -> Any:

@@ -294,15 +294,7 @@ class LoaderStats:
         )
 
     def _after(self, since: LoaderStats) -> LoaderStats:
-        """Return the statistics of the time after earlier ones of the same loader.
-
-        Raises
-        ------
-        TypeError
-            `since` is not a LoaderStats.
-        ValueError
-            It is not an earlier one of the same loader.
-        """
+        """Return the statistics of the time after earlier ones of the same loader."""
         if not isinstance(since, LoaderStats):
             raise TypeError(f"since must be a LoaderStats, got {type(since).__name__}")
         total, before = self._totals, since._totals

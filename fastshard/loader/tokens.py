@@ -53,15 +53,7 @@ class TokenOptions(NamedTuple):
         documents: bool,
         drop_last: bool,
     ) -> TokenOptions:
-        """Return checked options.
-
-        Raises
-        ------
-        ValueError
-            A number is out of range, or options contradict each other.
-        TypeError
-            One is not an int.
-        """
+        """Return checked options."""
         check_choice("pack", pack, ("stream", "best-fit"))
         length = index(length)
         if not 1 <= length <= MAX_LENGTH:
@@ -79,13 +71,7 @@ class TokenOptions(NamedTuple):
         return cls(length, index(stride), eos, pack, bool(documents), bool(drop_last))
 
     def separator(self, dtype: np.dtype[Any]) -> bytes:
-        """Return the bytes of `eos`; empty for None.
-
-        Raises
-        ------
-        ValueError
-            The token is outside of the dtype.
-        """
+        """Return the bytes of `eos`; empty for None."""
         if self.eos is None:
             return b""
         import numpy as np
@@ -102,13 +88,7 @@ class TokenOptions(NamedTuple):
 
 
 class StreamWindows:
-    """Windows of all documents after each other, `stride` tokens apart.
-
-    Parameters
-    ----------
-    table : TokenTable
-    options : TokenOptions
-    """
+    """Windows of all documents after each other, `stride` tokens apart."""
 
     def __init__(self, table: TokenTable, options: TokenOptions) -> None:
         self._table = table
@@ -131,13 +111,7 @@ class StreamWindows:
 
 
 class PackedWindows:
-    """Rows of whole documents, packed by best fit in blocks of 10,000 documents.
-
-    Parameters
-    ----------
-    table : TokenTable
-    options : TokenOptions
-    """
+    """Rows of whole documents, packed by best fit in blocks of 10,000 documents."""
 
     def __init__(self, table: TokenTable, options: TokenOptions) -> None:
         self._table = table

@@ -57,15 +57,7 @@ def _embedded(address: IPv6) -> IPv4 | None:
 
 
 def public_addresses(host: str, port: int) -> list[str]:
-    """Resolve a host; return its addresses if all of them are public.
-
-    Raises
-    ------
-    RefusedHostError
-        An address is not public.
-    socket.gaierror
-        The host has no address.
-    """
+    """Resolve a host; return its addresses if all of them are public."""
     found: list[Any] = socket.getaddrinfo(
         host.strip("[]"), port, allowed_gai_family(), socket.SOCK_STREAM
     )

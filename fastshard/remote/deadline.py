@@ -81,13 +81,6 @@ def note_waits(found: Sequence[Droppable]) -> None:
 class Deadline:
     """Time limit of a read and its retries; cancellable from other threads.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds.
-    nbytes : int
-        Size of the read, which extends the limit.
-
     Attributes
     ----------
     at : int
@@ -137,15 +130,7 @@ class Deadline:
     drop = cancel
 
     def remaining(self) -> float:
-        """Return the remaining seconds, a positive number.
-
-        Raises
-        ------
-        RetryError
-            The time is over.
-        ReadCancelledError
-            The read was cancelled.
-        """
+        """Return the remaining seconds, a positive number."""
         if self.cancelled:
             raise ReadCancelledError
         left = (self.at - time.monotonic_ns()) / 1e9
@@ -156,24 +141,7 @@ class Deadline:
     def backoff(
         self, failed: RetryError, attempt: int, url: str, attempts: int | None = None
     ) -> None:
-        """Wait before the next attempt: exponential backoff with full jitter.
-
-        Parameters
-        ----------
-        failed : RetryError
-            Failure of the last attempt.
-        attempt : int
-            Number of the last attempt, from 0.
-        url : str
-            Redacted, for the error.
-        attempts : int, optional
-            Maximum number of attempts; without it only the time limits them.
-
-        Raises
-        ------
-        RemoteError
-            No time or no attempt is left.
-        """
+        """Wait before the next attempt: exponential backoff with full jitter."""
         longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
         if failed.status is not None:
             self._answer = failed

@@ -59,16 +59,6 @@ COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 class RemoteFile:
     """Remote object, read by ranges. Thread-safe; does not pickle.
 
-    Parameters
-    ----------
-    url : str or Url
-    settings : Settings
-    info : ObjectInfo
-    head : bytes
-        First bytes of the object, if known.
-    entry : CacheEntry, optional
-        Its entry in the disk cache.
-
     Attributes
     ----------
     location : Url
@@ -103,15 +93,7 @@ class RemoteFile:
         self._downloading = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the object, by a range request if they are not cached.
-
-        Raises
-        ------
-        RemoteError
-            The bytes cannot be read.
-        FormatError
-            The range ends after the object.
-        """
+        """Return bytes of the object, by a range request if they are not cached."""
         if offset > self.nbytes or size > self.nbytes - offset:
             reason = f"a read of {size:,} bytes past the end, byte {self.nbytes:,}"
             raise FormatError(reason, self.path, offset)
@@ -145,14 +127,7 @@ class RemoteFile:
     def request(
         self, offset: int, size: int, room: tuple[Any, memoryview] | None = None
     ) -> Request:
-        """Return a request for bytes, to be sent by `start`.
-
-        Parameters
-        ----------
-        offset, size : int
-        room : (object, memoryview), optional
-            The memory to fill and its owner, as of `MemoryPool.take`.
-        """
+        """Return a request for bytes, to be sent by `start`."""
         return Request(self, offset, size, room=room)
 
     def memory_pool(self) -> MemoryPool | None:
@@ -174,18 +149,7 @@ class RemoteFile:
     def read_into(
         self, wants: Sequence[tuple[RemoteFile, int, memoryview]]
     ) -> list[Exception | None]:
-        """Fill buffers with bytes of this object or others.
-
-        Parameters
-        ----------
-        wants : sequence of (RemoteFile, int, memoryview)
-            Object, offset, destination.
-
-        Returns
-        -------
-        list of Exception or None
-            The error of each read, or None.
-        """
+        """Fill buffers with bytes of this object or others."""
         requests = [Request(file, at, len(view), view) for file, at, view in wants]
         return fetch(requests)
 
@@ -300,15 +264,7 @@ class RemoteFile:
 
 
 def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
-    """Find out what a remote object is.
-
-    Raises
-    ------
-    RemoteNotFoundError
-        The object does not exist.
-    RemoteError
-        It cannot be read.
-    """
+    """Find out what a remote object is."""
     url = parse_url(url)
     cache = cache_for(settings)
     if cache is None:

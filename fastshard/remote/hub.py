@@ -74,26 +74,14 @@ class HubUrl(NamedTuple):
 
 
 class HubFile(NamedTuple):
-    """File of a repository.
-
-    Attributes
-    ----------
-    url : str
-    nbytes : int
-    """
+    """File of a repository."""
 
     url: str
     nbytes: int
 
 
 def parse_hub_url(text: str) -> HubUrl:
-    """Parse a URL of the hub.
-
-    Raises
-    ------
-    FastshardError
-        The URL is not that of a dataset on the hub.
-    """
+    """Parse a URL of the hub."""
     base = base_of(text)
     match = URL.fullmatch(base)
     if bucket := BUCKET.match(base):
@@ -142,13 +130,7 @@ class HubClient:
         self.meter = self._http.meter
 
     def resolve_url(self, text: str) -> str:
-        """Return the https URL of a file.
-
-        Raises
-        ------
-        FastshardError
-            The URL is not that of a file on the hub.
-        """
+        """Return the https URL of a file."""
         url = parse_hub_url(text)
         if not url.path:
             raise FastshardError(f"{url.text} is a dataset; expected the URL of a file")
@@ -213,13 +195,6 @@ class HubClient:
 
         All listings and reads by such URLs see one commit. Each revision is resolved
         once.
-
-        Raises
-        ------
-        RemoteNotFoundError
-            The dataset or the revision does not exist.
-        RemoteError, FastshardError
-            The revision cannot be resolved.
         """
         url = parse_hub_url(text)
         revision = url.revision or self._revision
@@ -240,15 +215,7 @@ class HubClient:
         return commit
 
     def list(self, folder: str) -> Iterator[str]:
-        """Return the URLs of all files below a folder.
-
-        Raises
-        ------
-        RemoteNotFoundError
-            The dataset, the revision or the folder does not exist.
-        RemoteError, FastshardError
-            The folder cannot be listed.
-        """
+        """Return the URLs of all files below a folder."""
         return (file.url for file in self.list_files(folder))
 
     def list_files(self, folder: str) -> Sequence[HubFile]:
@@ -283,13 +250,7 @@ class HubClient:
         return f"{self.endpoint}/api/datasets/{url.repo}"
 
     def _query(self, url: HubUrl, target: str) -> tuple[Any, str | None]:
-        """Return the JSON at a URL of the API, and the URL of its next page.
-
-        Raises
-        ------
-        RemoteError, FastshardError
-            The hub refuses the request, or cannot be asked.
-        """
+        """Return the JSON at a URL of the API, and the URL of its next page."""
         if self._offline:
             raise FastshardError(
                 f"{url.text} cannot be listed with offline=True: name its shards, "

@@ -59,14 +59,5 @@ class RangeFile(io.RawIOBase):
 def open_range(
     file: RemoteFile, offset: int, size: int, name: str
 ) -> io.BufferedReader:
-    """Return an extent of a remote object as a buffered binary file.
-
-    Parameters
-    ----------
-    file : RemoteFile
-    offset, size : int
-        Extent in the object, bytes.
-    name : str
-        The file's `name`, for messages.
-    """
+    """Return an extent of a remote object as a buffered binary file."""
     return io.BufferedReader(RangeFile(file, offset, size, name), BUFFER)

@@ -107,13 +107,7 @@ at_fork(after_in_child=_after_fork)
 
 
 def mark_store_used(owner: object) -> None:
-    """Register an owner of obstore's stores as in use.
-
-    Raises
-    ------
-    FastshardError
-        A parent of this forked process used obstore.
-    """
+    """Register an owner of obstore's stores as in use."""
     if _Process.forked:
         raise FastshardError(
             "obstore cannot be used in a forked process whose parent used it: start "
@@ -256,13 +250,7 @@ class StoreClient:
         return self._call(url, Deadline(self.settings.timeout, size), call)
 
     def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
-        """Return the metadata and all bytes of an object.
-
-        Raises
-        ------
-        RemoteError
-            The object has more than `most` bytes, or cannot be read.
-        """
+        """Return the metadata and all bytes of an object."""
         url = parse_url(url)
         info, data = self.head(url, FIRST)
         if len(data) == info.nbytes:
@@ -278,27 +266,13 @@ class StoreClient:
         return info, bytes(whole)
 
     def check_store(self, url: str | Url) -> None:
-        """Open the store of an object; no request is sent.
-
-        Raises
-        ------
-        FastshardError
-            obstore is not installed, an option is wrong, or a parent of this forked
-            process used obstore.
-        """
+        """Open the store of an object; no request is sent."""
         self._locate(url)
 
     def upload(self, url: str | Url, path: str) -> None:
         """Store a local file as an object, which appears whole or not at all.
 
         A large file is sent in parts, a few at a time.
-
-        Raises
-        ------
-        RemoteError
-            The object cannot be stored.
-        OSError
-            The file cannot be read.
         """
         url = parse_url(url)
         store, key = self._locate(url)

@@ -119,14 +119,7 @@ class Settings(ForkAware):
         self._shared.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the options, unless one of them is a secret.
-
-        Raises
-        ------
-        FastshardError
-            The token, a header or an option of `store` is, or may be, a secret; or a
-            function does not pickle.
-        """
+        """Pickle the options, unless one of them is a secret."""
         for way in self.credentials.ways:
             way.check_pickles()
         check_pickles("sign", self.sign)

@@ -44,18 +44,7 @@ CANCELLED = "the request was cancelled: no reader waits for it"
 
 
 class Request:
-    """Request for bytes of a remote object.
-
-    Parameters
-    ----------
-    file : RangedObject
-    offset, size : int
-        Extent in the object, bytes.
-    into : memoryview, optional
-        Destination; without one `result` returns new bytes.
-    room : (bytes, memoryview), optional
-        The bytes that `result` returns, as of `allocate_bytes`.
-    """
+    """Request for bytes of a remote object."""
 
     __slots__ = (
         "_room",
@@ -330,17 +319,7 @@ class RangeRead:
 
 
 def coalesce(requests: Iterable[Request], gap: int, span: int) -> list[RangeRead]:
-    """Merge requests into range reads, in the order of the first request of each.
-
-    Parameters
-    ----------
-    requests : iterable of Request
-        For any objects, in any order.
-    gap : int
-        Maximum of bytes between two requests of one range.
-    span : int
-        Maximum of bytes of a range with several requests.
-    """
+    """Merge requests into range reads, in the order of the first request of each."""
     by_file: dict[int, list[Request]] = {}
     for request in requests:
         if request.size > 0:
@@ -379,13 +358,7 @@ def _merge(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
 
 
 class ReaderPool(ForkAware):
-    """Thread pool for range reads; idle threads end.
-
-    Parameters
-    ----------
-    settings : Settings
-        ``connections`` is the maximum number of threads.
-    """
+    """Thread pool for range reads; idle threads end."""
 
     def __init__(self, settings: Settings) -> None:
         self._connections = settings.connections

@@ -126,24 +126,7 @@ class Transport(Protocol):
         expected: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range and copy parts of it to their destinations.
-
-        Parameters
-        ----------
-        url : Url
-        start, end : int
-            Range in the object, bytes.
-        parts : sequence of (int, memoryview)
-            Inside the range, ascending, without overlaps.
-        expected : ObjectInfo
-            Expected version of the object.
-        deadline : Deadline, optional
-
-        Raises
-        ------
-        RemoteError
-            The range cannot be read, or the object has changed.
-        """
+        """Read a range and copy parts of it to their destinations."""
 
     def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
         """Give a range read to a `ReadLoop`; return False if it is not for one."""

@@ -26,10 +26,6 @@ class CompressedShards(LockOwner):
     errors are dropped, for the reader meets them again. Shards that are in memory,
     because their raw files cannot be written, are closed in the order of their opening
     beyond `max_memory`, or a quarter of the machine's memory.
-
-    Parameters
-    ----------
-    shards : StreamSet
     """
 
     def __init__(self, shards: Any) -> None:
@@ -44,13 +40,7 @@ class CompressedShards(LockOwner):
         self._most = shards.reading.max_memory or _machine_memory() // MEMORY_SHARE
 
     def open(self, k: int) -> Any:
-        """Return the samples of shard `k`.
-
-        Raises
-        ------
-        FormatError, OSError, MissingLibraryError, ValueError
-            As for `open_raw`.
-        """
+        """Return the samples of shard `k`."""
         with self.lock:
             opening = self._opening.setdefault(k, LockOwner())
         with opening.lock:

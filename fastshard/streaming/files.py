@@ -45,19 +45,7 @@ HEADER_BYTES = 64 << 10  # of a text shard, for the names of its columns
 
 
 class StreamFiles:
-    """Opens the files of an index's shards.
-
-    Parameters
-    ----------
-    index : StreamIndex
-    mode, reading, remote
-        As for `ShardSet`.
-    ring : PageRing or None
-    unsafe : bool
-        Decode columns of pickles.
-    validate_hash, check_size, cache_dir
-        As for `StreamSet`.
-    """
+    """Opens the files of an index's shards."""
 
     def __init__(
         self,
@@ -110,17 +98,7 @@ class StreamFiles:
     def open_shard(
         self, number: int, codec: RowCodec, opening: Opening | None = None
     ) -> RowShard:
-        """Open a shard by its number in the index; `opening` checks its file.
-
-        Raises
-        ------
-        ShardNotFoundError
-            A file does not exist.
-        FormatError
-            A file disagrees with the index, or is damaged.
-        OSError
-            A file cannot be read.
-        """
+        """Open a shard by its number in the index; `opening` checks its file."""
         entry = self.index[number]
         raw = entry.raw_data
         meta = entry.raw_meta

@@ -142,12 +142,6 @@ class ShardConfig(NamedTuple):
 class ShardEntry:
     """A shard of an index.
 
-    Parameters
-    ----------
-    index : StreamIndex
-    number : int
-        Of the shard.
-
     Attributes
     ----------
     config : ShardConfig
@@ -222,12 +216,7 @@ class ShardEntry:
         return pairs
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of the shard, for `reader_from_json`.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the object of the shard, for `reader_from_json`."""
         config = self.config
         shard: dict[str, Any] = {
             "version": 2,
@@ -263,14 +252,6 @@ class ShardEntry:
 
 class StreamIndex:
     """Shards of an ``index.json``: a sequence of `ShardEntry`, made on access.
-
-    Parameters
-    ----------
-    table : ShardTable or JoinedTable
-    path : str
-        The index, for error messages.
-    dirname : str
-        The directory that files of the shards are named from.
 
     Attributes
     ----------
@@ -368,26 +349,7 @@ class StreamIndex:
 def read_index(
     source: str | os.PathLike[str] | bytes, dirname: str | os.PathLike[str]
 ) -> StreamIndex:
-    """Read an ``index.json``.
-
-    Parameters
-    ----------
-    source : str, path-like or bytes
-        Its path, or its contents.
-    dirname : str or path-like
-        The directory, or the folder's URL, that files of the shards are named from.
-
-    Returns
-    -------
-    StreamIndex
-
-    Raises
-    ------
-    FormatError
-        It is not an index, or a name in it leaves the directory or occurs twice.
-    OSError
-        The file cannot be read.
-    """
+    """Read an ``index.json``."""
     folder = os.fspath(dirname)
     if isinstance(source, bytes):
         path, text = os.path.join(folder, INDEX_NAME), source
@@ -401,21 +363,7 @@ def read_index(
 def join_indexes(
     indexes: Sequence[StreamIndex], folders: Sequence[str], dirname: str
 ) -> StreamIndex:
-    """Return the index of the shards of several, one after another.
-
-    Parameters
-    ----------
-    indexes : sequence of StreamIndex
-    folders : sequence of str
-        The folder of each below `dirname`.
-    dirname : str
-        The common directory.
-
-    Raises
-    ------
-    FormatError
-        Two shards name one file.
-    """
+    """Return the index of the shards of several, one after another."""
     numbers: dict[ShardConfig, int] = {}
     schemas = [
         [numbers.setdefault(config, len(numbers)) for config in index.configs]
@@ -432,15 +380,7 @@ def join_indexes(
 
 
 def parse_remote(folder: str, settings: Settings) -> StreamIndex:
-    """Read the ``index.json`` of a remote folder.
-
-    Raises
-    ------
-    RemoteError
-        It cannot be read.
-    FormatError
-        As for `read_index`.
-    """
+    """Read the ``index.json`` of a remote folder."""
     from fastshard.remote.file import open_remote
 
     file = open_remote(join_url(folder, INDEX_NAME), settings)
@@ -470,19 +410,7 @@ def _read_text(path: str) -> bytes:
 
 
 def parse_size_limit(size_limit: int | str | None) -> int | str | None:
-    """Return a limit of a shard's size in bytes.
-
-    Parameters
-    ----------
-    size_limit : int, str or None
-        Bytes; or a number and a unit, in powers of 1,024: ``"100kb"``, ``"1.5gb"``.
-        None, 0 and ``""``: no limit; returned as they are.
-
-    Raises
-    ------
-    ValueError
-        The limit is negative, or no size.
-    """
+    """Return a limit of a shard's size in bytes."""
     if not size_limit:
         return size_limit
     try:
@@ -608,18 +536,6 @@ def parse_shard(shard: object, path: str) -> dict[str, Any]:
 
     Keys that the format does not have are left out, and compressed files that are not
     given are None.
-
-    Parameters
-    ----------
-    shard : object
-        A mapping of JSON values.
-    path : str
-        The index, for error messages.
-
-    Raises
-    ------
-    FormatError
-        As for `read_index`.
     """
     if not isinstance(shard, Mapping):
         raise FormatError(

@@ -15,18 +15,7 @@ __all__ = ["JoinedTable"]
 
 
 class JoinedTable:
-    """Tables of several indexes as one; see `ShardTable`.
-
-    Parameters
-    ----------
-    tables : sequence of ShardTable
-    folders : sequence of str
-        The folder of each, below the common one, that its files are named from.
-    schemas : sequence of sequence of int
-        Numbers of its schemas in the whole.
-    configs : list of ShardConfig
-        Of the schemas in the whole.
-    """
+    """Tables of several indexes as one; see `ShardTable`."""
 
     def __init__(
         self,

@@ -91,12 +91,6 @@ def decode_json_text(view: memoryview) -> str:
 class RowCodec(FieldCodec):
     """Codec of a schema of rows: encodings decode, whatever the fields' names.
 
-    Parameters
-    ----------
-    config : ShardConfig
-    unsafe : bool
-        Decode pickles.
-
     Attributes
     ----------
     array_columns : frozenset of int

@@ -77,32 +77,7 @@ class ShardPaths(Sequence[str]):
 
 
 class StreamSet(ShardSet):
-    """Shard set of a streaming dataset; its shards may have several formats.
-
-    Parameters
-    ----------
-    root : str
-        The directory, or its URL; of several datasets the common one.
-    mode, limit, reading, remote
-        As for `ShardSet`.
-    folders : sequence of str, optional
-        Directories below `root` of several datasets, which follow one another.
-    split : str, optional
-        Directory below `root`, or below each of `folders`, with the index.
-    validate_hash : str, optional
-        Name of the hash by which files are checked when they are opened.
-    allow_unsafe_types : bool
-        Decode columns of pickles, which can run any code.
-    check_size : bool
-        As for `fastshard.open`.
-    cache_dir : str, optional
-        Where decompressed shards are kept if their directory cannot be written. Given
-        to `fastshard.open` it is also that of `remote`.
-    index : StreamIndex, optional
-        The index, read already.
-    numbers : sequence of int, optional
-        The shards of the index that the set has; by default all.
-    """
+    """Shard set of a streaming dataset; its shards may have several formats."""
 
     format = "streaming"
 
@@ -193,19 +168,7 @@ class StreamSet(ShardSet):
         return self.files.path(self.index.name(self.numbers[k]))
 
     def open_shard(self, k: int) -> RowSamples:
-        """Open shard `k`.
-
-        Raises
-        ------
-        ShardNotFoundError
-            Its file does not exist.
-        StaleShardError
-            Its file is another one than when it was first opened.
-        FormatError
-            Its file disagrees with the index, or is damaged.
-        ClosedError
-            The dataset is closed.
-        """
+        """Open shard `k`."""
         self.check_open()
         if self.codec(k).config.compression:
             found: RowSamples = self._compressed.open(k)
@@ -333,13 +296,7 @@ class StreamSet(ShardSet):
         return read_columns(locator, positions, fields)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
-        """Return the faults of all shards: of headers, rows and fields.
-
-        Parameters
-        ----------
-        hashes : bool
-            Compare the files with the hashes of the index; reads all data.
-        """
+        """Return the faults of all shards: of headers, rows and fields."""
         from fastshard.streaming.verify import verify_set
 
         return verify_set(self, hashes=hashes)
@@ -389,11 +346,6 @@ def split_roots(roots: Sequence[str]) -> tuple[str, list[str]]:
     """Return the common directory of several, and their paths below it.
 
     Of URLs the directory has their query.
-
-    Raises
-    ------
-    FastshardError
-        The URLs have no common host, or other queries.
     """
     if not is_remote(roots[0]):
         paths = list(map(os.path.abspath, roots))

@@ -22,15 +22,7 @@ CHUNK = 4 << 20  # bytes of a remote file read at a time
 
 
 def verify_set(shards: Any, *, hashes: bool = False) -> list[Fault]:
-    """Return the faults of a dataset's shards.
-
-    Parameters
-    ----------
-    shards : StreamSet
-    hashes : bool
-        Compare files with the hashes of the index, and what the compressed ones
-        decompress to.
-    """
+    """Return the faults of a dataset's shards."""
     files = copy.copy(shards.files)
     files.keep_raw = False  # nothing is written
     memory = threading.Semaphore(os.cpu_count() or 1)  # shards that are decompressed

@@ -79,13 +79,7 @@ def verify_checksums(
 
 
 class Opener:
-    """Opens the shards of an entry.
-
-    Parameters
-    ----------
-    entry : ChecksumEntry
-    source : DataSource or None
-    """
+    """Opens the shards of an entry."""
 
     def __init__(self, entry: ChecksumEntry, source: DataSource | None) -> None:
         self._entry = entry

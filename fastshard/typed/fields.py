@@ -162,24 +162,7 @@ def plans_of(cls: type) -> ClassPlans:
 
 
 def plan_of(cls: type[T], strict: bool = False) -> TypePlan[T]:
-    """Return the plan that decodes payloads to objects of a class.
-
-    Parameters
-    ----------
-    cls : type
-        A packable class.
-    strict : bool, default False
-        Refuse payloads with fields that the class has not.
-
-    Returns
-    -------
-    TypePlan
-
-    Raises
-    ------
-    TypeError
-        The class is no dataclass, or a field cannot be one; names class and field.
-    """
+    """Return the plan that decodes payloads to objects of a class."""
     plans = plans_of(cls)
     plan = plans.strict if strict else plans.lenient
     if plan is None:
@@ -209,13 +192,7 @@ def has_post_init(cls: type) -> bool:
 
 
 def declared_fields(cls: type) -> tuple[DeclaredField, ...]:
-    """Return the fields that a class declares, in order.
-
-    Raises
-    ------
-    TypeError
-        The class is no dataclass, or a field cannot be one; names class and field.
-    """
+    """Return the fields that a class declares, in order."""
     plans = plans_of(cls)
     if plans.declared is None:
         plans.declared = declare(cls)
@@ -293,34 +270,12 @@ def refuse_equal_names(cls: type, found: list[DeclaredField]) -> None:
 
 
 def field_plans(cls: type) -> tuple[FieldPlan, ...]:
-    """Return the rules by which the fields of a class are decoded.
-
-    Parameters
-    ----------
-    cls : type
-
-    Returns
-    -------
-    tuple of FieldPlan
-
-    Raises
-    ------
-    TypeError
-        A field cannot be one; names class and field.
-    """
+    """Return the rules by which the fields of a class are decoded."""
     return tuple(each.plan for each in declared_fields(cls))
 
 
 def column_of(cls: Any, name: str, values: list[Any]) -> Any:
-    """Return the values of a field in a batch: a list, or an array of its kind.
-
-    Parameters
-    ----------
-    cls : type or None
-        The class of the samples, if it is known.
-    name : str
-    values : list
-    """
+    """Return the values of a field in a batch: a list, or an array of its kind."""
     if not is_sample_type(cls):
         return values
     columns = {each.name: each.column for each in field_plans(cls)}
@@ -353,23 +308,7 @@ def plan_field(
 
 
 def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
-    """Return the encoder of a class's samples.
-
-    Parameters
-    ----------
-    cls : type
-        A packable class.
-    array_format : "npy" or "compact", default "npy"
-
-    Returns
-    -------
-    PayloadEncoder
-
-    Raises
-    ------
-    TypeError
-        A field cannot be one; names class and field.
-    """
+    """Return the encoder of a class's samples."""
     encoders = plans_of(cls).encoders
     encoder = encoders.get(array_format)
     if encoder is None:

@@ -53,13 +53,7 @@ def decoder_of_kind(kind: str, is_array: bool) -> Decoder | None:
 
 
 class PackedCodec(FieldCodec):
-    """Codec of packed shards: a field's value has a type of msgpack, and decodes so.
-
-    Parameters
-    ----------
-    payload : bytes, optional
-        Of a copied sample.
-    """
+    """Codec of packed shards: a field's value has a type of msgpack, and decodes so."""
 
     __slots__ = ("payload",)
 
@@ -148,14 +142,6 @@ class PackedSample(Sample):
     ``sample["image"]`` is the contents of a str or of bytes, and the encoded value of
     other types; `array` reads arrays, in either of their forms, without a copy.
     Otherwise it is a `fastshard.Sample`.
-
-    Examples
-    --------
-    >>> sample = packed[7]
-    >>> sample
-    Sample('000000000007'; vec, label)
-    >>> bytes(sample["label"]), sample.array("vec")
-    (b'no. 7', array([7., 7.], dtype=float32))
     """
 
     __slots__ = ()

@@ -78,13 +78,7 @@ class PackedSet(TarSet):
         return read_columns(locator, positions, fields)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
-        """Return the faults of all shards and their indexes, and those of payloads.
-
-        Parameters
-        ----------
-        hashes : bool
-            Compare members with the checksums that indexes record.
-        """
+        """Return the faults of all shards and their indexes, and those of payloads."""
         faults = verify_dataset(self, hashes=hashes)
         damaged = {fault.path for fault in faults}
 

@@ -38,16 +38,7 @@ NEVER = Bounds(some=False, every=False)
 def is_ruled_out(
     predicate: Predicate, aggregates: Mapping[str, Mapping[str, Any]], count: int
 ) -> bool:
-    """Return whether no row of a shard meets a condition.
-
-    Parameters
-    ----------
-    predicate : Predicate
-    aggregates : mapping of str to mapping
-        By field, as manifests store them and as `parse_header` checked them.
-    count : int
-        Samples of the shard.
-    """
+    """Return whether no row of a shard meets a condition."""
     return count == 0 or not bounds_of(predicate, aggregates, count).some
 
 

@@ -18,13 +18,7 @@ class ColumnReader(Protocol):
     """Rows, read by column."""
 
     def column(self, name: str) -> Sequence[Any]:
-        """Return the values of a column; a missing value is None.
-
-        Raises
-        ------
-        KeyError
-            There is no such column.
-        """
+        """Return the values of a column; a missing value is None."""
 
 
 class FrameColumns:

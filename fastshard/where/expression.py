@@ -29,25 +29,7 @@ GRAMMAR = (
 
 
 def parse_condition(text: str) -> Predicate:
-    """Return the condition that a text describes; nothing in it is run.
-
-    Parameters
-    ----------
-    text : str
-        Comparisons of fields with values, in Python's syntax, joined by ``and``, ``or``
-        and ``not``. A field alone is true if it is True.
-
-    Raises
-    ------
-    ValueError
-        The text is anything else; the message names the column.
-
-    Examples
-    --------
-    >>> from fastshard.where.expression import parse_condition
-    >>> parse_condition('score > 1 and label in ("cat", "dog")')
-    (Predicate('score' gt 1) & Predicate('label' isin ['cat', 'dog']))
-    """
+    """Return the condition that a text describes; nothing in it is run."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a condition has at most {MAX_TEXT:,} characters")
     try:

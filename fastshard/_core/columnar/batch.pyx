@@ -539,21 +539,7 @@ cdef class RowCopy:
 
 
 def read_row_layout(Rows rows not None, Py_ssize_t i):
-    """Return the layout of a row's member.
-
-    Returns
-    -------
-    dtype, shape, fortran, header, size, tag
-        `header` is the bytes before the data, or None if it is long; `size` is the
-        member's; `tag` is an argument of `fill_rows`.
-
-    Raises
-    ------
-    FieldNotFoundError
-        The sample has no such field.
-    FormatError, OSError
-        The array cannot be read.
-    """
+    """Return the layout of a row's member."""
     cdef uint8_t *at
     cdef uint64_t size
     cdef Layout layout
@@ -588,33 +574,7 @@ def fill_rows(
     Rows rows not None, positions, out, bytes header not None, uint64_t size,
     uint8_t tag, *, bint is_resident=False,
 ):
-    """Copy the data of rows into a buffer, one after another.
-
-    Parameters
-    ----------
-    rows : Rows
-    positions : buffer of int64
-    out : buffer
-        Writable and contiguous, of the size of all rows' data.
-    header : bytes
-        ``.npy`` header that each row must have.
-    size : int
-        Size of each member in bytes.
-    tag : int
-        Tag of this layout: a row that was checked before is not checked again.
-    is_resident : bool
-        The rows were paged in just now.
-
-    Returns
-    -------
-    int or None
-        Index of the first row of another layout; None: all were copied.
-
-    Raises
-    ------
-    IndexError, FieldNotFoundError, FormatError, OSError
-        A row cannot be read.
-    """
+    """Copy the data of rows into a buffer, one after another."""
     cdef RowCopy row_copy = RowCopy(rows, positions, header, size, tag)
     cdef Py_buffer buffer
     cdef uint8_t *to = bytes_of(out, &buffer, True)
@@ -630,23 +590,6 @@ def fill_rows(
 
 def stack_rows(list columns not None, positions, *, bint is_resident=False):
     """Return rows of each field as a new array, if they have the last batch's layout.
-
-    Parameters
-    ----------
-    columns : list of Rows
-    positions, is_resident
-        As for `fill_rows`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        By field. Those are left out of which a row has another layout, or whose layout
-        is not plain or not known.
-
-    Raises
-    ------
-    IndexError, FieldNotFoundError, FormatError, OSError
-        A row cannot be read.
     """
     cdef Rows rows
     cdef dict stacks = {}
@@ -729,20 +672,7 @@ cdef int64_t steps_of(Rows rows, Py_ssize_t i) except -2:
 
 
 def count_steps(Rows rows not None):
-    """Return the length of the first axis of each sample's array; reads headers.
-
-    Returns
-    -------
-    array of int64 [samples]
-        -1 for samples without the field.
-
-    Raises
-    ------
-    RaggedError
-        An array has no axes.
-    FormatError, OSError
-        An array cannot be read.
-    """
+    """Return the length of the first axis of each sample's array; reads headers."""
     cdef Py_buffer buffer
     cdef Py_ssize_t i
     cdef object found = array("q", bytes(8 * rows.cells.count))
@@ -757,16 +687,7 @@ def count_steps(Rows rows not None):
 
 @cython.final
 cdef class WindowReader:
-    """Reader of windows of one field, by sample and first step.
-
-    Parameters
-    ----------
-    rows : Rows
-    samples, starts : buffer of int64
-        The position of each window's sample, and its first step.
-    length : int
-        Steps of a window.
-    """
+    """Reader of windows of one field, by sample and first step."""
 
     cdef Rows rows
     cdef Py_buffer samples_buffer
@@ -819,13 +740,7 @@ cdef class WindowReader:
         return found
 
     def copy(self, allocate):
-        """Return the windows in one array, or None if they differ in dtype or shape.
-
-        Parameters
-        ----------
-        allocate : callable
-            ``allocate(shape, dtype)`` returns a C-contiguous array.
-        """
+        """Return the windows in one array, or None if they differ in dtype or shape."""
         cdef Py_buffer out
         cdef uint8_t *to
         cdef uint64_t size = 0
@@ -951,13 +866,7 @@ cdef class WindowReader:
 
 @cython.final
 cdef class PositionBatch(ColumnBatch):
-    """Positions of samples that are all of one table of rows.
-
-    Parameters
-    ----------
-    stack_rows : callable
-        ``stack_rows(samples, positions, names, allocate)`` returns the columns.
-    """
+    """Positions of samples that are all of one table of rows."""
 
     cdef object stack_rows
     cdef object samples            # ColumnSamples; None: no sample was added
@@ -993,35 +902,10 @@ cdef class PositionBatch(ColumnBatch):
 def read_fields(
     SampleLocator locator not None, positions, tuple names not None, stack_rows
 ):
-    """Return fields of samples by position, those that `stack_rows` stacks.
-
-    Parameters
-    ----------
-    locator : SampleLocator
-    positions : sequence of int, or array
-        Negative ones count from the end.
-    names : tuple of str
-    stack_rows : callable
-        As of `PositionBatch`.
-
-    Raises
-    ------
-    IndexError
-        A position is out of range.
-    """
+    """Return fields of samples by position, those that `stack_rows` stacks."""
     return read_batch(PositionBatch(stack_rows), locator, positions, names, None)
 
 
 def stack_samples(list samples not None, tuple names not None, allocate, stack_rows):
-    """Return fields of samples, those that `stack_rows` stacks.
-
-    Parameters
-    ----------
-    samples : list of SampleBase
-    names : tuple of str
-    allocate : callable
-        ``allocate(name, shape, dtype)`` returns the array to fill.
-    stack_rows : callable
-        As of `PositionBatch`.
-    """
+    """Return fields of samples, those that `stack_rows` stacks."""
     return stack_batch(PositionBatch(stack_rows), samples, names, allocate)

@@ -93,23 +93,7 @@ cdef Pack make_pack(
     Source source, str path, uint64_t offset, uint64_t size, const uint8_t *window,
     uint64_t window_size, LayoutCache layouts,
 ):
-    """Return the pack of a member.
-
-    Parameters
-    ----------
-    source, path
-        Of the shard.
-    offset, size
-        Of the member; it lies in the file.
-    window, window_size
-        The first bytes of the member.
-    layouts : LayoutCache
-
-    Raises
-    ------
-    FormatError
-        The member is not a pack. The offset is relative to its first byte.
-    """
+    """Return the pack of a member."""
     cdef Layout layout
     cdef Pack pack
     if window_size > VERSION_AT and 2 <= window[VERSION_AT] <= 3:
@@ -275,26 +259,7 @@ cdef class UnmappedFile:
 
 @cython.final
 cdef class ColumnFile:
-    """Open tar shard of one field.
-
-    Parameters
-    ----------
-    source : Source or LocalFile
-        A LocalFile is mapped after some reads, or when its `source` is used.
-    path : str
-    number : int
-        Number of the shard within its field.
-    scan : callable
-        ``scan(path)`` returns an `ExtentTable` of the file's members, and the error
-        that ended the scan early, or None.
-    is_exact : bool
-        The index holds exact offsets. Otherwise an offset may lead to an earlier
-        member of the same name, so all headers are scanned before one is used.
-    identity : tuple of int
-        Device, inode, size in bytes and modification time in ns, when it was opened.
-    layouts : LayoutCache, optional
-        Of another shard of the field, to share.
-    """
+    """Open tar shard of one field."""
 
     def __cinit__(
         self, source not None, str path not None, number, scan not None,
@@ -406,13 +371,7 @@ cdef class ColumnFile:
             return self.scan_table
 
     def locate(self, uint64_t offset, str member not None):
-        """Return the exact offset and the size of a member.
-
-        Raises
-        ------
-        FormatError
-            The file has no such member.
-        """
+        """Return the exact offset and the size of a member."""
         cdef uint64_t found, size
         cdef span_t name
         cdef object keeper = encode_text(member, &name)
@@ -543,13 +502,7 @@ cdef class ColumnFile:
         return unmapped.source
 
     cdef object unmapped_array(self, uint64_t offset, span_t name):
-        """Return a member as a read-only array, read with pread; or None.
-
-        Raises
-        ------
-        FormatError, OSError
-            As `array`; it names neither the member nor the byte.
-        """
+        """Return a member as a read-only array, read with pread; or None."""
         cdef uint64_t start, size
         cdef bytes copy = self.read_unmapped(offset, name, &start, &size)
         if copy is None:
@@ -590,14 +543,7 @@ cdef class ColumnFile:
         return copy
 
     cdef Pack find_pack(self, uint64_t offset, str field, str member):
-        """Return the pack whose data begins at an offset; check its headers once.
-
-        Raises
-        ------
-        FormatError
-            There is no such pack: it is found by its offset only. The error names
-            `field` and `member`, which belong to a sample in the pack.
-        """
+        """Return the pack whose data begins at an offset; check its headers once."""
         cdef Source source = self.take_unmapped()
         cdef object pack
         if source is None:
@@ -697,33 +643,7 @@ def open_column(
     scan not None, PageRing ring=None, *, bint unmapped=False,
     LayoutCache layouts=None,
 ):
-    """Open a tar shard of one field.
-
-    Parameters
-    ----------
-    path, number, scan
-        As `ColumnFile` takes them.
-    mode : {"mmap", "private", "pread"}
-    recorded : int or None
-        Bytes of the file for which the index holds exact offsets; None if it holds
-        none. If the file is unmodified, the bytes past them are not mapped or read.
-    is_unmodified : callable
-        ``is_unmodified(file, recorded)`` returns whether these offsets are still exact.
-    ring : PageRing, optional
-        Bounds its resident pages.
-    unmapped : bool
-        With mode ``"mmap"``: map it only after some reads, if it may keep its
-        descriptor until then. Their arrays are copies.
-    layouts : LayoutCache, optional
-        Of another shard of the field, to share.
-
-    Raises
-    ------
-    FormatError
-        It is not a regular file.
-    OSError
-        It cannot be opened or mapped.
-    """
+    """Open a tar shard of one field."""
     cdef LocalFile file = LocalFile.__new__(LocalFile, path)
     cdef object source
     cdef bint is_exact
@@ -762,18 +682,7 @@ cdef Source map_shard(LocalFile file, str mode, PageRing ring):
 
 @cython.final
 cdef class RowReader:
-    """Reader of arrays by rows of an index.
-
-    Parameters
-    ----------
-    fields : list of str
-    open_file : callable
-        ``open_file(field, shard)`` returns a `ColumnFile`.
-    path : str
-        Path of the index, for error messages.
-    packed : dict of str to bool, optional
-        Fields that may have packs, and whether the stored rows have identities.
-    """
+    """Reader of arrays by rows of an index."""
 
     cdef readonly list fields
     cdef list files                # a dict of ColumnFile by number for each field
@@ -806,24 +715,7 @@ cdef class RowReader:
         raise TypeError("a RowReader does not pickle")
 
     def arrays(self, tuple row not None, str sample_id not None, bint copy=False):
-        """Return the arrays of a row by field, without fields that the sample lacks.
-
-        Parameters
-        ----------
-        row : tuple
-            ``(offset, shard, offset, shard, ...)``, then the rows in packs of the
-            fields that may have packs; more values are ignored.
-        sample_id : str
-        copy : bool
-            Return copies instead of arrays on the shards' memory.
-
-        Raises
-        ------
-        FormatError
-            An array cannot be read, or the row has an invalid offset or shard.
-        OSError
-            A shard cannot be read.
-        """
+        """Return the arrays of a row by field, without fields that the sample lacks."""
         cdef Py_ssize_t k
         cdef dict found = {}
         cdef str member = sample_id + ".npy"
@@ -861,13 +753,7 @@ cdef class RowReader:
         return None if at is None else row[at]
 
     def file(self, Py_ssize_t k, offset, shard, str member not None):
-        """Return the open shard of field `k`, and the row's offset as int.
-
-        Raises
-        ------
-        FormatError
-            The row has an invalid offset or shard.
-        """
+        """Return the open shard of field `k`, and the row's offset as int."""
         cdef ColumnFile file
         cdef int64_t at = -1
         if not 0 <= k < len(self.fields):

@@ -54,31 +54,7 @@ cdef list make_columns(list fields, object opener, str path, dict packed):
 def read_rows(
     chunks, list fields not None, opener, str path not None, dict packed=None,
 ):
-    """Read rows of an index.
-
-    Parameters
-    ----------
-    chunks : iterable of list of tuple
-        ``(id, offset, shard, offset, shard, ...)``: offset and shard of each field,
-        then the row in its pack of each field that is `packed`.
-    fields : list of str
-    opener : callable
-        ``opener(field)`` returns the `open_file` of `Rows`.
-    path : str
-        Path of the index, for error messages.
-    packed : dict of str to bool, optional
-        Fields that may have packs, and whether the stored rows have identities.
-
-    Returns
-    -------
-    columns : list of Rows
-    names : ExtentTable
-
-    Raises
-    ------
-    FormatError
-        A sample's id is not text.
-    """
+    """Read rows of an index."""
     cdef columns_t columns
     cdef span_t name
     cdef Rows rows
@@ -316,40 +292,7 @@ def read_image(
     bytes image not None, int64_t root, list numbers not None, list fields not None,
     opener, str path not None, size_t max_bytes, dict packed=None,
 ):
-    """Read the rows of an index from the image of its database.
-
-    Parameters
-    ----------
-    image : bytes
-        Bytes of an SQLite database.
-    root : int
-        First page of the table of samples.
-    numbers : list of int
-        Column numbers of a stored row: of the id, the metadata, the offset and the
-        shard of each field, and the row in a pack of each field that is `packed`.
-    fields, opener, path
-        As for `read_rows`.
-    max_bytes : int
-        Maximum memory of the extents, in bytes. A NULL takes no byte in the image, but
-        32 here.
-    packed : dict of str to bool, optional
-        As for `read_rows`.
-
-    Returns
-    -------
-    columns : list of Rows
-    names : ExtentTable
-        The metadata are its infos.
-    or None
-        The image is not a well-formed database, a value has an unexpected type, or
-        memory exceeds `max_bytes`: read by SQL, which reports the error.
-
-    Raises
-    ------
-    FormatError
-        A row of the table is damaged in a way that SQL does not report: it has not the
-        length of its values, or comes after one of a higher rowid.
-    """
+    """Read the rows of an index from the image of its database."""
     cdef reading_t reading
     cdef dict kinds = packed or {}
     cdef list columns = make_columns(fields, opener, path, kinds)

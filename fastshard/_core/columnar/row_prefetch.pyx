@@ -97,13 +97,6 @@ def sort_in_file_order(list columns not None, order not None):
     """Return positions in file order of one field; samples without the field come last.
 
     Shards without exact offsets in the index are scanned.
-
-    Parameters
-    ----------
-    columns : list of Rows
-        The first column sets the order; exact offsets of all are found.
-    order : ndarray of int64
-        Positions in range.
     """
     import numpy
 
@@ -253,23 +246,7 @@ cdef class Batch:
 
 @cython.final
 cdef class RowPrefetcher:
-    """Iterator over batches of rows that prefetches the next ones.
-
-    Parameters
-    ----------
-    columns : list of Rows
-        Fields to read.
-    order : ndarray of int64
-        Positions in range.
-    step : int
-        Rows of a batch.
-    window_bytes : int
-        Maximum number of bytes to prefetch; at least one batch is.
-    ring : PageRing or None
-        Bounds the resident pages of the shards; they are all released at the end.
-    whole : bool
-        Batches have `step` rows; otherwise fewer if these take too much memory.
-    """
+    """Iterator over batches of rows that prefetches the next ones."""
 
     cdef list columns
     cdef object order

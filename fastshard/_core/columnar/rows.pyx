@@ -149,16 +149,6 @@ cdef bint has_same_header(Layout one, Layout other) noexcept:
 cdef class Rows:
     """Rows of one field: the shard and the offset of each sample's array.
 
-    Parameters
-    ----------
-    field : str
-    open_file : callable
-        ``open_file(number)`` returns the `ColumnFile` of a shard.
-    path : str
-        Path of the index, for error messages.
-    field_sum : int
-        Checksum of the field's name, if stored rows have identities; else -1.
-
     Attributes
     ----------
     unpickle : callable or None
@@ -225,11 +215,6 @@ cdef class Rows:
 
     def data_bytes(self):
         """Return the sum of the arrays' sizes as members, in bytes; read all headers.
-
-        Raises
-        ------
-        FormatError, OSError
-            A member cannot be found.
         """
         cdef Shard shard
         cdef uint64_t offset, size
@@ -768,17 +753,6 @@ cdef Py_ssize_t find_missing(const int64_t *positions, Py_ssize_t count) noexcep
 cdef class ColumnSamples(SamplesBase):
     """Samples whose fields are stored in separate shards.
 
-    Parameters
-    ----------
-    columns : list of Rows
-    names : ExtentTable
-        Names of the samples' members: the key and ``.npy``.
-    sample_type : type
-    owner : object
-        Dataset with the attributes ``path``, for error messages, and ``closed``.
-    has_metadata : bool
-        The infos in `names` are the samples' metadata.
-
     Attributes
     ----------
     metadata : SampleValues or None
@@ -830,13 +804,7 @@ cdef class ColumnSamples(SamplesBase):
         return found
 
     def find_keys(self, list keys not None):
-        """Return the positions of samples: an array of int64.
-
-        Raises
-        ------
-        SampleNotFoundError
-            A key has no sample.
-        """
+        """Return the positions of samples: an array of int64."""
         cdef Py_buffer buffer
         cdef object found = find_names(self.names, keys, ".npy")
         cdef const int64_t *positions = int64s_of(found, &buffer)
@@ -856,13 +824,7 @@ cdef class ColumnSamples(SamplesBase):
         return self.search(key)
 
     def keys_of(self, positions):
-        """Return the keys of samples: a list.
-
-        Parameters
-        ----------
-        positions : buffer of int64
-            Positions in range.
-        """
+        """Return the keys of samples: a list."""
         cdef Py_buffer buffer
         cdef const int64_t *numbers
         cdef Py_ssize_t count = self.count()
@@ -961,15 +923,7 @@ cdef class ColumnSamples(SamplesBase):
             rows.prefetch(i, stage)
 
     def arrays(self, i, list columns=None, bint copy=False):
-        """Return the arrays of a sample by field, optionally of some columns.
-
-        Raises
-        ------
-        IndexError
-            The position is out of range.
-        FormatError, OSError
-            An array cannot be read.
-        """
+        """Return the arrays of a sample by field, optionally of some columns."""
         return self.read_arrays(
             resolve_position(i, self.count()),
             self.columns if columns is None else columns, copy, False,
@@ -997,22 +951,7 @@ cdef class ColumnSamples(SamplesBase):
         return found
 
     def keyed_arrays(self, positions, list columns not None, list keys not None):
-        """Return a dict for each of some samples: its key, and its arrays by field.
-
-        Parameters
-        ----------
-        positions : buffer of int64
-        columns : list of Rows
-        keys : list of str
-            Of these samples.
-
-        Raises
-        ------
-        IndexError
-            A position is out of range.
-        FormatError, OSError
-            An array cannot be read.
-        """
+        """Return a dict for each of some samples: its key, and its arrays by field."""
         cdef Py_buffer buffer
         cdef const int64_t *order = int64s_of(positions, &buffer)
         cdef list found = [{"__key__": key} for key in keys]
@@ -1031,11 +970,6 @@ cdef class ColumnSamples(SamplesBase):
 
         Returns None if there is no such sample; the text is None if it is not UTF-8.
         Needs `has_metadata`.
-
-        Raises
-        ------
-        FormatError, OSError
-            An array cannot be read.
         """
         cdef Py_ssize_t i = self.search(key)
         if i < 0:
@@ -1088,13 +1022,7 @@ cdef class ColumnSamples(SamplesBase):
             return None
 
     def columns_of(self, fields):
-        """Return the columns of some fields.
-
-        Raises
-        ------
-        FieldNotFoundError
-            There is no such field.
-        """
+        """Return the columns of some fields."""
         for field in fields:
             if field not in self.by_field:
                 near = partial(near_fields, field, list(self.by_field))

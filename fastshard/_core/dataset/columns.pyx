@@ -237,10 +237,6 @@ cdef class SampleList:
     """Stored samples as their positions; a sample is made when it is asked for.
 
     Batches that are kept have no object for each sample.
-
-    Parameters
-    ----------
-    samples : list of SampleBase
     """
 
     def __cinit__(self, list samples not None):

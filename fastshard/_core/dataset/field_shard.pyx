@@ -62,14 +62,7 @@ cdef class FieldShard(Shard):
         raise NotImplementedError
 
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
-        """Set the place of member `i`.
-
-        Returns
-        -------
-        bytes or None
-            Those of the record unless the source is mapped; None: the caller reads
-            the extent.
-        """
+        """Set the place of member `i`."""
         raise NotImplementedError
 
     cdef bint reads_fields(self, Source source, uint64_t size) noexcept:

@@ -494,15 +494,7 @@ cdef object copy_ints(list numbers):
 
 
 def resolve_positions(positions, Py_ssize_t count):
-    """Return positions as an array of int64; negative ones count from the end.
-
-    Raises
-    ------
-    IndexError
-        A position is out of range.
-    TypeError
-        A position is not an integer.
-    """
+    """Return positions as an array of int64; negative ones count from the end."""
     cdef Py_buffer buffer
     cdef int64_t *numbers
     cdef int64_t i
@@ -567,47 +559,13 @@ cdef int assign_targets(Pieces pieces, Target target, int64_t *offsets) except -
 def gather(
     list shards not None, members, out, *, skips=None, sizes=None, threads=None
 ):
-    """Copy members into one buffer without the GIL.
-
-    Parameters
-    ----------
-    shards : list of Shard
-        One for each member, or one for all.
-    members : sequence of int
-        Positions in range.
-    out : buffer
-        Writable and contiguous. If it has one dimension, members are concatenated;
-        otherwise each fills a row.
-    skips : sequence of int, optional
-        Number of bytes to skip at the start of each member.
-    sizes : sequence of int, optional
-        Number of bytes to copy from there; by default up to the member's end.
-    threads : int, optional
-
-    Returns
-    -------
-    ndarray of int64 [members + 1]
-        Offset of each member in `out`, and the end of the last.
-    """
+    """Copy members into one buffer without the GIL."""
     cdef Target target = Target(out)
     return move(make_pieces(shards, members, skips, sizes), target, threads)
 
 
 def pack(list shards not None, members, allocate, *, threads=None):
-    """Concatenate members in a new buffer without the GIL.
-
-    Parameters
-    ----------
-    shards, members, threads
-        As for `gather`.
-    allocate : callable
-        ``allocate(nbytes)`` returns a writable buffer.
-
-    Returns
-    -------
-    buffer, ndarray of int64 [members + 1]
-        The allocated buffer; offset of each member in it, and the end of the last.
-    """
+    """Concatenate members in a new buffer without the GIL."""
     cdef Pieces pieces = make_pieces(shards, members, None, None)
     out = allocate(pieces.nbytes)
     return out, move(pieces, Target(out), threads)
@@ -708,20 +666,7 @@ cdef object add_copy(Pieces pieces, Shard shard, Py_ssize_t i):
 
 
 def copy_members(list shards not None, list positions not None):
-    """Return copies of members' bytes.
-
-    Parameters
-    ----------
-    shards : list of Shard
-    positions : list of int
-        Position of a member in each shard.
-
-    Returns
-    -------
-    list of bytes or Exception
-        In the given order. The item of a member that cannot be read is the exception:
-        `IndexError`, `FormatError`, `OSError` or `ClosedError`.
-    """
+    """Return copies of members' bytes."""
     cdef Pieces pieces = Pieces()
     cdef Py_ssize_t k
     cdef size_t i
@@ -750,19 +695,7 @@ def copy_members(list shards not None, list positions not None):
 
 @cython.nonecheck(True)
 def prefetch_samples(list samples not None, uint64_t most):
-    """Page in the fields of samples that are not resident.
-
-    Parameters
-    ----------
-    samples : list of SampleBase
-    most : int
-        Maximum number of bytes.
-
-    Raises
-    ------
-    FormatError, OSError
-        A field cannot be read.
-    """
+    """Page in the fields of samples that are not resident."""
     cdef Pieces pieces = Pieces()
     cdef SampleBase sample
     cdef Shard shard
@@ -781,13 +714,7 @@ def prefetch_samples(list samples not None, uint64_t most):
 
 
 def count_bytes(samples not None):
-    """Return the stored bytes of the visible fields of samples; others count 0.
-
-    Parameters
-    ----------
-    samples : sequence
-        Samples; other objects and unreadable samples are passed over.
-    """
+    """Return the stored bytes of the visible fields of samples; others count 0."""
     cdef Shard shard
     cdef uint64_t offset, size
     cdef uint64_t total = 0

@@ -130,18 +130,6 @@ cdef class PrefetchIterator(IteratorBase):
 
     `Dataset.iter` and `Shard.scan` make it; `fastshard.SampleIterator` says how it is
     used.
-
-    Parameters
-    ----------
-    stream : ItemStream
-    window : int
-        Items to prefetch; more if they are adjacent in a file, up to 32 MiB. 0: none.
-    window_bytes : int
-        Maximum number of bytes to prefetch; at least one item is.
-    ring : PageRing, optional
-        Bounds the resident pages; they are all released at the end.
-    make, describe, on_error, skipped
-        As for `IteratorBase`.
     """
 
     cdef Prefetcher prefetcher     # None until the first task

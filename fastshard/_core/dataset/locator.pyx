@@ -18,17 +18,6 @@ from array import array
 cdef class SampleLocator:
     """Map from a position in a dataset to a shard and a position there.
 
-    Parameters
-    ----------
-    starts : list of int
-        First position of each shard, then the number of samples.
-    samples : list of SamplesBase or None
-        Samples of each shard; None until it is open.
-    used : bytearray or None
-        Set to 1 at the number of each shard that is read.
-    open_shard : callable
-        ``open_shard(k)`` opens shard `k` and returns its samples.
-
     Attributes
     ----------
     total, count : int
@@ -94,11 +83,6 @@ cdef class SampleLocator:
         """Return the sample at a position, decoded with a decoder.
 
         A negative position counts from the end.
-
-        Raises
-        ------
-        IndexError
-            The position is out of range.
         """
         cdef location_t location
         self.locate(self.wrap(PyNumber_AsSsize_t(i, IndexError)), &location)
@@ -167,12 +151,6 @@ cdef class LookaheadRing:
     A sample's extents lie in five columns and its bytes elsewhere; each look-up waits
     for the one before. The ring starts the look-ups of the next samples in stages, so
     that their cache misses overlap.
-
-    Parameters
-    ----------
-    locator : SampleLocator
-    positions : tuple, optional
-        Positions in any order; default all.
     """
 
     def __cinit__(self, SampleLocator locator not None, tuple positions=None):
@@ -190,11 +168,6 @@ cdef class LookaheadRing:
 
     cdef object sample(self, Py_ssize_t i):
         """Return the i-th sample. Call once for each `i`, in order; retry if it raised.
-
-        Raises
-        ------
-        IndexError
-            The position is out of range.
         """
         cdef location_t location
         self.advance(i, &location)

@@ -203,18 +203,7 @@ cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
 
 
 def npy_size(view):
-    """Return the size of a ``.npy`` file in bytes from its header.
-
-    Parameters
-    ----------
-    view : contiguous buffer
-        The first bytes of the file, at least its header.
-
-    Raises
-    ------
-    FormatError
-        The header is invalid, truncated, or of Python objects.
-    """
+    """Return the size of a ``.npy`` file in bytes from its header."""
     cdef Py_buffer buffer
     cdef const uint8_t *head = bytes_of(view, &buffer)
     cdef Layout layout
@@ -542,28 +531,7 @@ cdef class HeldBuffer:
 
 
 def array_from_buffer(view, dtype=None, shape=None):
-    """Return an array on the bytes of a buffer, without a copy.
-
-    Parameters
-    ----------
-    view : memoryview or another exporter of a contiguous buffer
-        It may be released afterwards.
-    dtype, shape
-        As for `Shard.array`.
-
-    Returns
-    -------
-    numpy.ndarray
-        Writable only if the buffer is.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not a ``.npy`` file, or hold Python objects. The offset is
-        relative to the first byte.
-    ValueError
-        The size does not fit `dtype` and `shape`, or the buffer is not contiguous.
-    """
+    """Return an array on the bytes of a buffer, without a copy."""
     # A memoryview can be released, so it is never the owner of an array.
     cdef object own = (
         view if type(view) is memoryview else PyMemoryView_FromObject(view)
@@ -694,26 +662,7 @@ cdef object describe_layout(array):
 def read_layouts(
     list shards not None, members not None, dtype, shape, bint own=False
 ):
-    """Return the layout of members to stack; read their headers only.
-
-    Parameters
-    ----------
-    shards : list of Shard
-    members : array of int64
-        Position of a member in each of them.
-    dtype, shape
-        As for `Shard.array`.
-    own : bool, default False
-        The members have headers of their format, not of ``.npy``: their type and shape
-        depend on the bytes before the elements alone.
-
-    Returns
-    -------
-    dtype, shape, fortran, skips, odd
-        Layout of the first member; `skips` is int64 [members], the bytes before the
-        data of each; `odd` is the index and description of the first member that
-        differs, or None.
-    """
+    """Return the layout of members to stack; read their headers only."""
     cdef Py_buffer buffer
     cdef const int64_t *numbers = int64s_of(members, &buffer)
     try:
@@ -908,19 +857,6 @@ cdef class MemberBuffer:
     Exports its bytes (headers, data, padding) read-only; a method that changes them
     raises BufferError while an export is alive.
 
-    Parameters
-    ----------
-    head : callable
-        ``head(name, size)`` returns the header of a member, as
-        `fastshard.formats.tar_writer.HeaderEncoder.member`.
-    encode : callable
-        ``encode(value)`` returns a ``.npy`` header and the data, both bytes-like. If
-        the data is the array itself, the header is used for every C-contiguous array
-        of the same dtype and shape.
-    encode_row : callable, optional
-        ``encode_row(value)`` returns the header of a pack of the most rows, and a
-        C-contiguous ndarray; or an empty header and a value for `encode`.
-
     Attributes
     ----------
     start : int
@@ -998,27 +934,7 @@ cdef class MemberBuffer:
         return self.size
 
     def append(self, bytes name not None, array):
-        """Append a member with the bytes that `np.save` writes.
-
-        Parameters
-        ----------
-        name : bytes
-            UTF-8 without NUL.
-        array : object
-            An array, or another value for `encode`.
-
-        Returns
-        -------
-        int
-            Offset of its data in the file.
-
-        Raises
-        ------
-        MemoryError
-            Nothing is added.
-        Exception
-            Raised by `encode`; nothing is added.
-        """
+        """Append a member with the bytes that `np.save` writes."""
         return self.append_array(name, array)
 
     cdef object append_array(self, bytes name, object array):
@@ -1351,32 +1267,7 @@ cdef object identify_row(MemberBuffer buffer, object key, bytes name, uint64_t o
 
 
 def append_all(dict buffers not None, arrays not None, bytes name not None, make_room):
-    """Append a member to each of several buffers, or to none of them.
-
-    Parameters
-    ----------
-    buffers : dict of str to MemberBuffer
-    arrays : Mapping of str to object
-        Value to append, by key of the buffer.
-    name : bytes
-        Name of the members: a sample's id and ``.npy``.
-    make_room : callable
-        ``make_room(key)`` is called if `buffers` has no such key or no further array
-        fits into the shard of the buffer; it must set a buffer with room, or raise.
-
-    Returns
-    -------
-    row : list of int
-        Offset of the data and number of the shard, for each member in turn; from
-        buffers that have rows also the row in a pack with its identity, or None.
-    largest : int
-        Bytes in the largest of these buffers.
-
-    Raises
-    ------
-    Exception
-        Raised by `encode` or `make_room`; nothing is added.
-    """
+    """Append a member to each of several buffers, or to none of them."""
     cdef MemberBuffer buffer
     cdef list row = []
     cdef list done = []
@@ -1408,16 +1299,7 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
 
 
 def name_member(sample_id not None):
-    """Return the name of a sample's members, or None unless the id is short ASCII.
-
-    Parameters
-    ----------
-    sample_id : str
-
-    Returns
-    -------
-    bytes or None
-    """
+    """Return the name of a sample's members, or None unless the id is short ASCII."""
     cdef Py_ssize_t size
     cdef const char *letters
     cdef bytes name

@@ -94,13 +94,7 @@ cdef class ItemBlock:
 
 @cython.final
 cdef class RemotePrefetchIterator(IteratorBase):
-    """Iterator over a stream of remote items that requests their ranges ahead.
-
-    Parameters
-    ----------
-    stream, window, window_bytes, make, describe, on_error, skipped
-        As for `IteratorBase`. If the window is 0, each item is requested in its turn.
-    """
+    """Iterator over a stream of remote items that requests their ranges ahead."""
 
     cdef object overflow           # RequestedItem that did not fit into the last group
     cdef object pending            # item of the stream that is not requested yet
@@ -802,22 +796,7 @@ cdef SampleStream any_sample = SampleStream()  # lists the members of any sample
 
 @cython.nonecheck(True)
 def fetch_samples(list samples not None, uint64_t most, only=None):
-    """Read the bytes of remote samples concurrently, and stage them.
-
-    Parameters
-    ----------
-    samples : list of SampleBase
-        Samples of local shards are skipped.
-    most : int
-        Maximum number of bytes; at least one sample is read. The rest is read on use.
-    only : tuple of str, optional
-        Fields to read; default the visible ones.
-
-    Raises
-    ------
-    FormatError, RemoteError
-        A field cannot be read.
-    """
+    """Read the bytes of remote samples concurrently, and stage them."""
     cdef SampleBase sample
     cdef RequestedItem requested
     cdef uint64_t nbytes = 0
@@ -867,14 +846,7 @@ cdef RequestedItem request_fields(SampleBase sample, tuple only, object pool):
 
 
 def fetch_members(list shards not None, list members not None):
-    """Return views of members; those of remote shards are read concurrently.
-
-    Parameters
-    ----------
-    shards : list of Shard
-    members : list of int
-        A position for each shard.
-    """
+    """Return views of members; those of remote shards are read concurrently."""
     cdef Shard shard
     cdef RequestedItem requested
     items = []

@@ -50,15 +50,7 @@ cdef object load_function = None   # set by `register_functions`
 
 
 def register_functions(load not None):
-    """Register the loader of functions that `Shard` calls in higher modules.
-
-    Parameters
-    ----------
-    load : callable
-        ``load(name)`` imports and returns the function ``"scan_members"``,
-        ``"read_members"``, ``"offsets_of"`` or ``"sizes_of"``; ``load("array")`` sets
-        `array_maker`. Called on first use.
-    """
+    """Register the loader of functions that `Shard` calls in higher modules."""
     global load_function
     load_function = load
 
@@ -595,11 +587,6 @@ cdef class Shard:
         member's first page must be resident: with the GIL held no other page is
         touched, so a header on the page before is not compared, nor one of a remote
         shard.
-
-        Raises
-        ------
-        StaleIndexError
-            The header does not match.
         """
         cdef ExtentTable table = self.table
         cdef uint64_t offset, size
@@ -1306,12 +1293,6 @@ cdef void prefetch_bytes(
 @cython.nonecheck(True)
 def stage_bytes(SampleBase sample not None, dict staged not None):
     """Give a remote shard's sample its own handle on the shard, with bytes read ahead.
-
-    Parameters
-    ----------
-    sample : SampleBase
-    staged : dict of int to bytes
-        Bytes by offset in the shard.
     """
     cdef Shard shard = sample.samples.shard
     cdef Shard handle = shard.with_source(
@@ -1331,20 +1312,7 @@ cdef list members_of_fields(SampleBase sample, tuple only):
 
 @cython.nonecheck(True)
 def find_members(list samples not None, field):
-    """Return the members that hold a field of some samples.
-
-    Returns
-    -------
-    shards : list of Shard
-        One per sample.
-    members : array of int64
-        Position of the member in each of these shards.
-
-    Raises
-    ------
-    FieldNotFoundError
-        A sample has no such field.
-    """
+    """Return the members that hold a field of some samples."""
     cdef Py_ssize_t i
     cdef SampleBase sample
     cdef list shards = [None] * len(samples)
@@ -1376,18 +1344,7 @@ def find_odd_width(list samples not None):
 
 
 def add_notes(error, item, str where=None):
-    """Add notes that name the sample to an error; return the error to raise.
-
-    Parameters
-    ----------
-    error : Exception
-        Raised by a function of the user. `StopIteration`, which would end an
-        iteration early, becomes a `RuntimeError`.
-    item : object
-        Argument of that function.
-    where : str, optional
-        Description of the item's position.
-    """
+    """Add notes that name the sample to an error; return the error to raise."""
     if isinstance(error, StopIteration):
         error = RuntimeError("a function passed to map() raised StopIteration")
     for note in (*describe_item(item), where):

@@ -82,14 +82,7 @@ cdef class ItemStream:
 
 @cython.final
 cdef class MemberStream(ItemStream):
-    """Members of a shard, as views.
-
-    Parameters
-    ----------
-    shard : Shard
-    order : iterable of int
-        Positions in range.
-    """
+    """Members of a shard, as views."""
 
     def __cinit__(self, Shard shard not None, order):
         self.shard = shard
@@ -175,14 +168,7 @@ cdef class SampleStream(ItemStream):
 
 @cython.final
 cdef class PositionStream(SampleStream):
-    """Samples of a dataset in its order.
-
-    Parameters
-    ----------
-    locator : SampleLocator
-    only, required, decoders
-        As for `SampleBase.narrow`.
-    """
+    """Samples of a dataset in its order."""
 
     def __cinit__(self, SampleLocator locator not None, only, bint required, decoders):
         self.ring = LookaheadRing(locator)
@@ -242,15 +228,6 @@ cdef class ShardStream(SampleStream):
     A shard that cannot be opened yields its exception in place of each of its
     samples, or once if they are not counted. After a transient error each of these
     samples tries to open the shard again.
-
-    Parameters
-    ----------
-    sizes : list of int or None
-        Number of samples of each shard.
-    open_shard : callable
-        ``open_shard(k)`` opens shard `k` and returns its samples.
-    only, required, decoders
-        As for `SampleBase.narrow`.
     """
 
     def __cinit__(
@@ -377,13 +354,7 @@ cdef class CallGuard:
     cdef uint64_t busy
 
     def call(self, function):
-        """Return ``function()``.
-
-        Raises
-        ------
-        ValueError
-            Another thread is in a call, or the function calls itself.
-        """
+        """Return ``function()``."""
         if not take_turn(&self.busy):
             raise ValueError("another thread is in this iterator")
         try:
@@ -396,26 +367,7 @@ cdef class CallGuard:
 
 
 cdef class IteratorBase:
-    """Iterator over a stream: state, errors, and the queue of items ahead.
-
-    Parameters
-    ----------
-    stream : ItemStream
-    window : int
-        Items to prefetch.
-    window_bytes : int
-        Maximum number of bytes to prefetch; at least one item is.
-    make : callable, optional
-        Converts an item for the caller.
-    describe : callable, optional
-        ``describe(n, skipped)`` returns the state after `n` items; its ``release()``
-        is called by `close`.
-    on_error : callable, optional
-        ``on_error(error, position)`` returns whether to skip an item that failed;
-        without it every error is raised.
-    skipped : int
-        Items skipped before this iteration.
-    """
+    """Iterator over a stream: state, errors, and the queue of items ahead."""
 
     def __cinit__(
         self, ItemStream stream not None, Py_ssize_t window, uint64_t window_bytes, *,
@@ -525,15 +477,7 @@ cdef class IteratorBase:
         return self.state_after(self.consumed, self.skipped_count)
 
     def state_after(self, Py_ssize_t done, Py_ssize_t skipped):
-        """Return the state after some items of this iteration.
-
-        Parameters
-        ----------
-        done : int
-            Items consumed.
-        skipped : int
-            Items skipped, as `skipped` counts them.
-        """
+        """Return the state after some items of this iteration."""
         if self.describe is None:
             raise TypeError("an iteration over members has no state")
         return self.describe(done, skipped)

@@ -403,22 +403,7 @@ cdef int proceed(connection_t *conn, uint8_t *scratch) noexcept nogil:
 
 
 def parse_head(bytes head, bytes content_range, bytes tag, uint64_t size):
-    """Check headers, with their empty line.
-
-    Parameters
-    ----------
-    head : bytes
-    content_range, tag : bytes
-        Expected values of Content-Range, and of ETag or else Last-Modified.
-    size : int
-        Expected bytes of the body.
-
-    Returns
-    -------
-    bool or None
-        Whether the server keeps the connection open; None: the response is not the
-        expected one.
-    """
+    """Check headers, with their empty line."""
     cdef expected_t expected
     cdef bint keeps
     expected.range = span_of_bytes(content_range)
@@ -437,23 +422,7 @@ cdef span_t span_of_bytes(bytes data):
 
 @cython.final
 cdef class RangeExchange:
-    """Request for a range, and the receipt of the expected response.
-
-    Parameters
-    ----------
-    request : bytes
-        Request with its headers.
-    content_range, tag : bytes
-        Expected values of Content-Range, and of ETag or else Last-Modified.
-    scatter : Scatter
-        Destinations of the body.
-    server : int
-        Number of the server, for connections of a loop.
-    timeout : int
-        ns for the exchange.
-    read : object
-        Kept for the caller.
-    """
+    """Request for a range, and the receipt of the expected response."""
 
     cdef exchange_t state
     cdef bytes request
@@ -523,22 +492,7 @@ cdef class RangeExchange:
         self.scatter.populate()
 
     def run(self, int fd, bint is_used, uint64_t until):
-        """Exchange on an idle socket, in this thread.
-
-        Parameters
-        ----------
-        fd : int
-            A non-blocking socket.
-        is_used : bool
-            Whether it had a response before, so that the server may have closed it.
-        until : int
-            Deadline in ns of `time.monotonic_ns`.
-
-        Returns
-        -------
-        bool
-            False: the server had closed the idle connection; nothing was sent.
-        """
+        """Exchange on an idle socket, in this thread."""
         cdef connection_t conn
         cdef int status
         cdef uint8_t *room = <uint8_t *> malloc(MAX_HEAD + SCRATCH)
@@ -584,16 +538,6 @@ cdef class ExchangeLoop:
     """Event loop of exchanges, driven by one thread that calls `run`.
 
     Sockets belong to the caller: it closes those of `take_left`, or uses them again.
-
-    Parameters
-    ----------
-    most : int
-        Maximum of connections.
-
-    Raises
-    ------
-    OSError
-        The system has no event queue left.
     """
 
     cdef fs_events_t events
@@ -681,26 +625,7 @@ cdef class ExchangeLoop:
         self, RangeExchange item not None, claim, int fd=-1, bint is_connecting=False,
         uint64_t connect_timeout=0,
     ):
-        """Add an exchange, and a connection to its server.
-
-        Parameters
-        ----------
-        item : RangeExchange
-        claim : lock
-            Acquired first; if it is held, nothing is added.
-        fd : int
-            A non-blocking socket; -1: none is added.
-        is_connecting : bool
-            Whether the socket has begun to connect, and is new.
-        connect_timeout : int
-            ns until a connecting socket has failed.
-
-        Returns
-        -------
-        accepted : bool
-        added : bool
-            Whether the connection was added.
-        """
+        """Add an exchange, and a connection to its server."""
         cdef bint added
         if self.generation != fs_generation() or not claim.acquire(False):
             return False, False
@@ -785,14 +710,7 @@ cdef class ExchangeLoop:
         fs_atomic_store(&self.stops, 0)
 
     def run(self, double seconds):
-        """Exchange without the GIL until something is to be done.
-
-        Returns
-        -------
-        list of RangeExchange
-            Those that have ended, in order; empty after `seconds` without any
-            exchange, or if connections are missing or have left.
-        """
+        """Exchange without the GIL until something is to be done."""
         cdef uint64_t until = fs_exact_now() + <uint64_t> (seconds * 1e9)
         cdef exchange_t *item
         with nogil:

@@ -155,13 +155,6 @@ cdef class PageRing:
 
     The lock is taken with the GIL held, and no code blocks under it, so that it is free
     when the process forks.
-
-    Parameters
-    ----------
-    most : int
-        Bound on resident bytes.
-    evicts : bool
-        Drop released pages from the page cache too.
     """
 
     def __cinit__(self, uint64_t most, *, bint evicts=False):
@@ -541,12 +534,6 @@ cdef class PageReleaser:
 
     Bytes read in order are released in large ranges; others when an item later than the
     next one is read elsewhere.
-
-    Parameters
-    ----------
-    ring : PageRing
-    most : int
-        Bytes read that may stay resident.
     """
 
     def __cinit__(self, PageRing ring not None, uint64_t most):
@@ -831,15 +818,7 @@ cdef class Prefetcher:
 
 @cython.final
 cdef class Counters:
-    """Array of atomic 64-bit counters at the start of a buffer.
-
-    Parameters
-    ----------
-    memory : buffer
-        Writable, aligned to 8 bytes; kept.
-    count : int
-        Number of counters.
-    """
+    """Array of atomic 64-bit counters at the start of a buffer."""
 
     cdef Py_buffer buffer
     cdef bint held
@@ -890,12 +869,6 @@ def start_writeback(int fd, uint64_t offset, uint64_t size):
 
     A later `os.fsync` has less left to do. A hint: failures are ignored. Systems other
     than Linux do nothing.
-
-    Parameters
-    ----------
-    fd : int
-    offset, size : int
-        Bytes; the range may end behind the file.
     """
     if offset <= <uint64_t> INT64_MAX and size <= <uint64_t> INT64_MAX - offset:
         with nogil:

@@ -74,16 +74,7 @@ cdef int64_t scatter_receive(
 
 @cython.final
 cdef class Scatter:
-    """Range of an object, and the buffers that receive parts of it.
-
-    Parameters
-    ----------
-    start, end : int
-        Bytes of the object.
-    parts : sequence of (int, buffer)
-        Offsets in the object and writable buffers, within the range, in order, without
-        overlaps. Bytes between the parts are discarded.
-    """
+    """Range of an object, and the buffers that receive parts of it."""
 
     def __cinit__(self, uint64_t start, uint64_t end, parts):
         cdef uint64_t at = start
@@ -154,13 +145,7 @@ cdef class Scatter:
         return self.state.left
 
     def feed(self, data):
-        """Copy the next bytes of the range to the buffers.
-
-        Raises
-        ------
-        ValueError
-            There are more bytes than are left of the range.
-        """
+        """Copy the next bytes of the range to the buffers."""
         cdef Py_buffer buffer
         cdef const uint8_t *start = bytes_of(data, &buffer)
         cdef size_t size = buffer.len
@@ -178,28 +163,7 @@ cdef class Scatter:
             PyBuffer_Release(&buffer)
 
     def receive(self, int fd, uint64_t until):
-        """Receive until the range is complete, the stream ends, or time is up.
-
-        Parameters
-        ----------
-        fd : int
-            A socket.
-        until : int
-            Deadline in ns of `time.monotonic_ns`. Returns after 0.2 s in any case, for
-            the caller to handle signals.
-
-        Returns
-        -------
-        got : int
-            Bytes received.
-        ended : bool
-            The stream ended.
-
-        Raises
-        ------
-        OSError
-            The connection is broken.
-        """
+        """Receive until the range is complete, the stream ends, or time is up."""
         cdef uint64_t before = self.state.left
         cdef int status
         if self.scratch == NULL:

@@ -178,15 +178,7 @@ cdef object pread(int fd, uint64_t offset, uint64_t size, path):
 @cython.final
 @cython.no_gc
 cdef class LocalFile:
-    """A regular file, open for reading.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened.
-    FormatError
-        The path is a directory, a FIFO or a device; opening does not block on it.
-    """
+    """A regular file, open for reading."""
 
     def __cinit__(self, path):
         self.fd = -1
@@ -230,14 +222,7 @@ cdef class LocalFile:
         return file.mode
 
     def watch(self, appended):
-        """Raise from now on if the file is read after it was written to.
-
-        Parameters
-        ----------
-        appended : callable
-            ``appended(file) -> bool``: whether a file that grew still begins with its
-            old contents.
-        """
+        """Raise from now on if the file is read after it was written to."""
         self.is_appended = appended
 
     cdef int check_unchanged(self) except -1:
@@ -265,13 +250,7 @@ cdef class LocalFile:
         return 0
 
     def read_many(self, extents):
-        """Return the bytes of extents, truncated at the end of the file.
-
-        Parameters
-        ----------
-        extents : iterable of (int, int)
-            Offsets and sizes, in bytes.
-        """
+        """Return the bytes of extents, truncated at the end of the file."""
         return [pread(self.fd, offset, size, self.path) for offset, size in extents]
 
     def close(self):
@@ -379,15 +358,7 @@ cdef bint is_version_of(LocalFile again, LocalFile file):
 
 
 cdef LocalFile reopen(LocalFile file):
-    """Open a file again whose descriptor was closed to spare descriptors.
-
-    Raises
-    ------
-    FormatError
-        Another file is at its path.
-    OSError
-        There is none, or it cannot be opened.
-    """
+    """Open a file again whose descriptor was closed to spare descriptors."""
     cdef LocalFile again
     if file.is_closed:
         raise OSError(numbers.EBADF, "the file is closed", file.path)
@@ -481,26 +452,7 @@ cdef object map_error(int code, object path):
 @cython.final
 @cython.no_gc
 cdef class MappedFile:
-    """Handle onto a mapped file.
-
-    Parameters
-    ----------
-    fd : int
-        A descriptor open for reading. Not kept: the caller may close it at once.
-    nbytes : int
-        Bytes to map, from the start of the file.
-    path : str
-        For error messages.
-    writable : bool
-        Map copy-on-write: views are writable, the file never changes.
-    ring : PageRing, optional
-        Bounds the resident pages.
-
-    Raises
-    ------
-    OSError
-        The file cannot be mapped.
-    """
+    """Handle onto a mapped file."""
 
     def __cinit__(self, int fd, uint64_t nbytes, path, *, bint writable=False,
                   PageRing ring=None):
@@ -698,17 +650,7 @@ cdef class Descriptor:
 @cython.final
 @cython.no_gc
 cdef class Residency:
-    """State of a mapped file's pages in the page cache.
-
-    Parameters
-    ----------
-    file : MappedFile
-    device, inode, owner : int
-        Identity and user id of the file when it was mapped.
-    fd : int, optional
-        A descriptor of the file; duplicated, and used to check the size at every read.
-        The path is used instead if there are few descriptors.
-    """
+    """State of a mapped file's pages in the page cache."""
 
     def __cinit__(self, MappedFile file not None, uint64_t device, uint64_t inode,
                   uint64_t owner, *, int fd=-1):
@@ -903,15 +845,7 @@ cdef class Residency:
         return True
 
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1:
-        """Populate the first 16 MiB of an extent unless it is in memory.
-
-        Raises
-        ------
-        FormatError
-            The file was truncated.
-        OSError
-            The device failed.
-        """
+        """Populate the first 16 MiB of an extent unless it is in memory."""
         cdef const uint8_t *at = self.file.base + offset
         cdef int code
         if size == 0:
@@ -1025,16 +959,7 @@ cdef class Source:
 @cython.final
 @cython.no_gc
 cdef class MappedSource(Source):
-    """Source of a mapped file.
-
-    Parameters
-    ----------
-    file : MappedFile
-    residency : Residency, optional
-        Tells which bytes are in memory.
-    watched : bool
-        Ensure residency before bytes are handed out.
-    """
+    """Source of a mapped file."""
 
     def __cinit__(
         self, MappedFile file not None, Residency residency=None, *, bint watched=True
@@ -1156,17 +1081,7 @@ cdef class MappedSource(Source):
 @cython.final
 @cython.no_gc
 cdef class MemorySource(Source):
-    """Source of bytes in memory, such as a shard that was decompressed.
-
-    Parameters
-    ----------
-    data : bytes-like
-        Kept alive by the views.
-    path : str
-        For error messages.
-    writable : bool
-        Hand out writable views, of a copy that the source owns: as private mappings do.
-    """
+    """Source of bytes in memory, such as a shard that was decompressed."""
 
     def __cinit__(self, data not None, path not None, *, bint writable=False):
         self.file = data if type(data) is MappedFile else hold_memory(
@@ -1241,12 +1156,7 @@ cdef object copy_extent(Source source, uint64_t offset, uint64_t size):
 @cython.final
 @cython.no_gc
 cdef class PreadSource(Source):
-    """Source of a file that is read with pread, never mapped. Owns the file.
-
-    Parameters
-    ----------
-    file : LocalFile
-    """
+    """Source of a file that is read with pread, never mapped. Owns the file."""
 
     def __cinit__(self, LocalFile file not None):
         self.file = file
@@ -1291,13 +1201,7 @@ cdef class PreadSource(Source):
         return copy
 
     cpdef object read(self, uint64_t offset, uint64_t size):
-        """Return a copy of `size` bytes from `offset`.
-
-        Raises
-        ------
-        FormatError
-            The file was truncated since it was opened, or is watched and was modified.
-        """
+        """Return a copy of `size` bytes from `offset`."""
         cdef object copy = PyBytes_FromStringAndSize(NULL, size)
         cdef char *to = PyBytes_AS_STRING(copy)
         cdef LocalFile file = self.open_file()
@@ -1328,14 +1232,7 @@ cdef class PreadSource(Source):
 @cython.final
 @cython.no_gc
 cdef class RemoteSource(Source):
-    """Source of a remote object.
-
-    Parameters
-    ----------
-    file : RemoteFile
-    staged : dict of int to bytes or ReusedMemory, optional
-        Prefetched extents by offset.
-    """
+    """Source of a remote object."""
 
     def __cinit__(self, file not None, dict staged=None):
         self.file = file
@@ -1395,13 +1292,7 @@ cdef class RemoteSource(Source):
         return data
 
     cpdef object read(self, uint64_t offset, uint64_t size):
-        """Return `size` bytes from `offset`.
-
-        Raises
-        ------
-        RemoteError
-            The range cannot be read.
-        """
+        """Return `size` bytes from `offset`."""
         cdef object data = self.get_staged(offset, size)
         if data is None:
             return self.request_now(offset, size)
@@ -1492,11 +1383,6 @@ cdef class MemoryPool:
     """Memory of buffers that is filled again once nothing refers to them.
 
     New memory costs page faults, which take longer than the copy from a socket.
-
-    Parameters
-    ----------
-    limit : int
-        Maximum of bytes in use and free, beyond which no free memory is kept.
     """
 
     def __cinit__(self, uint64_t limit):
@@ -1606,17 +1492,7 @@ cdef PreadSource pread_source(LocalFile file):
 
 
 def map_or_read(LocalFile file not None):
-    """Map a file; where the file system maps none, read it.
-
-    Returns
-    -------
-    MappedFile or bytes
-
-    Raises
-    ------
-    OSError
-        The file can be neither mapped nor read.
-    """
+    """Map a file; where the file system maps none, read it."""
     try:
         return MappedFile(file.fd, file.nbytes, file.path)
     except OSError as error:
@@ -1659,18 +1535,5 @@ def source_of(
 
     A `PreadSource` owns the file; with others it may be closed. Where the file system
     maps no files, mode ``"mmap"`` is ``"pread"``.
-
-    Parameters
-    ----------
-    file : LocalFile
-    mode, prefetch, check_size
-        As for `fastshard.open_shard`.
-    ring : PageRing, optional
-        Bounds the resident pages of a mapping.
-
-    Raises
-    ------
-    OSError
-        The file cannot be mapped.
     """
     return local_source(file, mode, prefetch, check_size, ring)

@@ -52,15 +52,6 @@ cdef object make_error(Shard shard, Py_ssize_t member, uint64_t at, str reason):
 cdef class DocumentLengths:
     """Lengths of a shard's documents, as they are read.
 
-    Parameters
-    ----------
-    samples : SamplesBase
-    positions : array of int64
-        Positions of samples in range.
-    field : str
-    dtype : numpy.dtype or None
-        Of a token; None: that of the first document.
-
     Attributes
     ----------
     dtype : numpy.dtype or None
@@ -141,12 +132,7 @@ cdef class DocumentLengths:
             PyBuffer_Release(&members)
 
     def take_known(self, known):
-        """Take the lengths of documents from an index; False if one is too large.
-
-        Parameters
-        ----------
-        known : array of int64 [positions]
-        """
+        """Take the lengths of documents from an index; False if one is too large."""
         cdef Py_buffer places, lengths, members, given
         cdef const int64_t *numbers = int64s_of(self.positions, &places)
         cdef int64_t *found = int64s_of(self.lengths, &lengths, True)

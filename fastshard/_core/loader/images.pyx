@@ -197,25 +197,7 @@ cdef int parse(span_t *span, jpeg_t *jpeg, size_t *where) noexcept nogil:
 
 
 def read_jpeg(view):
-    """Read the header of a JPEG, up to its first scan.
-
-    Parameters
-    ----------
-    view : buffer
-
-    Returns
-    -------
-    tuple
-        Width, height, the frame's process (second byte of its marker: 0xC0 baseline,
-        0xC2 progressive), bits, components, components of the first scan, whether
-        it is gray or of a usual subsampling, offset of the first scan's marker;
-        extents ``(offset, size)`` of EXIF, and of XMP or None.
-
-    Raises
-    ------
-    FormatError
-        The header is cut off or damaged; its path is ``"<view>"``.
-    """
+    """Read the header of a JPEG, up to its first scan."""
     cdef Py_buffer held
     cdef jpeg_t jpeg
     cdef span_t span
@@ -251,18 +233,6 @@ def plain_shape(view, int channels, long long max_pixels):
 
     Plain is an 8-bit sequential JPEG of one scan, gray or of a usual subsampling, with
     neither EXIF nor XMP, whose decoder gives the channels without a conversion.
-
-    Parameters
-    ----------
-    view : buffer
-        Anything: None is returned for what is not contiguous bytes.
-    channels : int
-        3, or 1: then only gray is plain.
-    max_pixels : int
-
-    Returns
-    -------
-    (height, width, channels), or None
     """
     cdef Py_buffer held
     cdef jpeg_t jpeg
@@ -320,22 +290,7 @@ cdef size_t walk_scans(span_t *span, int most, int *count) noexcept nogil:
 
 
 def count_scans(view, Py_ssize_t start, int most):
-    """Count the scans of a JPEG.
-
-    Parameters
-    ----------
-    view : buffer
-    start : int
-        Offset of the first scan's marker.
-    most : int
-        Counting ends above this number.
-
-    Returns
-    -------
-    tuple of int
-        The number, and the offset of the end marker; of the first segment that is cut
-        off; or the size, if both are missing.
-    """
+    """Count the scans of a JPEG."""
     cdef Py_buffer held
     cdef span_t span
     cdef size_t end
@@ -386,13 +341,7 @@ cdef dict LEVELS = {"plain": FS_PLAIN, "sse4.1": FS_SSE41, "avx2": FS_AVX2}
 
 
 def instruction_set():
-    """Return the instructions that `resize_into` uses on this processor.
-
-    Returns
-    -------
-    str
-        ``"avx2"``, ``"sse4.1"`` or ``"plain"``: what the compiler chose.
-    """
+    """Return the instructions that `resize_into` uses on this processor."""
     return next(name for name, level in LEVELS.items() if level == BEST)
 
 
@@ -402,26 +351,6 @@ def resize_into(src, box, out, *, bint flip=False, level=None):
     Each byte is within 1 of ``Image.resize((w, h), BILINEAR, box=box)``. Of the source
     only the box is read, and what lies below the filter around it. A box of whole
     pixels and of the target's size is copied.
-
-    Parameters
-    ----------
-    src : buffer
-        uint8 ``[H, W, C]``; C is 1, 3 or 4, and sides are at most 16,777,216 pixels.
-    box : tuple of float
-        ``(x0, y0, x1, y1)`` in source pixels, not empty, inside the source.
-    out : buffer
-        uint8 ``[h, w, C]``, writable, not overlapping `src`.
-    flip : bool
-        Mirror left and right.
-    level : str, optional
-        Instructions to use, for tests; all give the same bytes.
-
-    Raises
-    ------
-    ValueError
-        An argument is not as described, or the processor lacks `level`.
-    MemoryError
-        No memory for a strip of a row and its weights, at most 1 MB.
     """
     cdef Py_buffer source_view, target_view
     cdef fs_picture_t source, target
@@ -452,23 +381,6 @@ def orient_into(src, out, int orientation, bint flip=False):
     """Copy a picture turned as its EXIF orientation says, then mirrored.
 
     Equal to ``ImageOps.exif_transpose``.
-
-    Parameters
-    ----------
-    src : buffer
-        uint8 ``[H, W, C]``; C is 1, 3 or 4.
-    out : buffer
-        uint8 ``[H, W, C]``, or ``[W, H, C]`` for orientations of 5 to 8; writable, not
-        overlapping `src`.
-    orientation : int
-        1 to 8.
-    flip : bool
-        Mirror left and right, after the turn.
-
-    Raises
-    ------
-    ValueError
-        An argument is not as described.
     """
     cdef Py_buffer source_view, target_view
     cdef fs_picture_t source, target
@@ -493,20 +405,7 @@ def orient_into(src, out, int orientation, bint flip=False):
 
 
 def gray_into(src, out):
-    """Copy an RGB picture as luma, equal to Pillow's ``convert("L")``.
-
-    Parameters
-    ----------
-    src : buffer
-        uint8 ``[H, W, 3]``.
-    out : buffer
-        uint8 ``[H, W, 1]``, writable, not overlapping `src`.
-
-    Raises
-    ------
-    ValueError
-        An argument is not as described.
-    """
+    """Copy an RGB picture as luma, equal to Pillow's ``convert("L")``."""
     cdef Py_buffer source_view, target_view
     cdef fs_picture_t source, target
     cdef uint8_t *to

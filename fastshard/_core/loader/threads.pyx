@@ -44,13 +44,7 @@ cdef struct spare_t:
 @cython.final
 @cython.no_gc
 cdef class Spares:
-    """Buffers that no lease holds, kept for later leases.
-
-    Parameters
-    ----------
-    most : int
-        Number of buffers that are kept; the one that came first is dropped for another.
-    """
+    """Buffers that no lease holds, kept for later leases."""
 
     cdef spare_t *spares           # the last one came last
     cdef Py_ssize_t count
@@ -80,19 +74,7 @@ cdef class Spares:
         raise TypeError("Spares do not pickle")
 
     def take(self, Py_ssize_t nbytes, size_t alignment=1):
-        """Remove and return a buffer of `nbytes` to twice as many, or None.
-
-        Parameters
-        ----------
-        nbytes : int
-        alignment : int
-            Its address is a multiple of this.
-
-        Returns
-        -------
-        object or None
-            Of those that fit, the one that came last: processors may have it cached.
-        """
+        """Remove and return a buffer of `nbytes` to twice as many, or None."""
         cdef PyObject *found = NULL
         cdef spare_t *spare
         cdef Py_ssize_t i
@@ -175,16 +157,6 @@ cdef class MemoryLease:
     """Writable buffer on the memory of another, which it keeps.
 
     When it is freed, `spares` keep the memory or a counter is incremented.
-
-    Parameters
-    ----------
-    memory : buffer
-        Writable, contiguous.
-    spares : Spares, optional
-    counters : Counters, optional
-        Of memory that processes share: the other one sees that the lease ended.
-    counter : int
-        Which of `counters`.
 
     Attributes
     ----------
@@ -312,12 +284,6 @@ cdef class ThreadTimes:
 
     As a context, which must not be entered twice, they are those of the calling thread,
     the consumer's, while it makes a batch.
-
-    Parameters
-    ----------
-    is_inline : bool
-        Whether the thread is the consumer's: CPU time is then that of the steps alone,
-        extrapolated from some of them.
 
     Attributes
     ----------
@@ -515,19 +481,6 @@ cdef class ThreadTimes:
         """Return the times until now, the current step's included.
 
         Any thread may call it. A thread that has ended counts as idle since.
-
-        Parameters
-        ----------
-        now : int
-            ns, as `ConsumerTimes.snapshot` returns them.
-
-        Returns
-        -------
-        dict of str to int or None
-            Nanoseconds of ``fetch``, ``decode``, ``resize``, ``map``, ``collate``,
-            ``full`` and ``idle``; of ``cpu`` and ``runqueue``, and ``blocked``, the
-            part of fetch off the CPU: None where the system does not tell. Counts
-            ``bytes_read``, ``bytes_decoded``, ``filled``.
         """
         cdef uint64_t own[NO_STEP]
         cdef uint64_t whole[NO_STEP]
@@ -577,15 +530,6 @@ cdef class ConsumerTimes:
 
     The consumer calls `ask` when it wants a batch, then `answer`, or `fail` when it
     gets none.
-
-    Parameters
-    ----------
-    times : ThreadTimes, optional
-        Of the consumer's thread, which makes the batches itself: idle between them.
-    step : str, optional
-        Its step from `ask` on.
-    skipped : int
-        Samples left out before, for `end_call`.
     """
 
     cdef ThreadTimes times
@@ -652,14 +596,7 @@ cdef class ConsumerTimes:
         return fs_exact_now() if self.times is None else self.times.switch_to(step)
 
     def end_call(self, uint64_t samples, uint64_t skipped):
-        """End a wait with a batch, or without one if it has no samples.
-
-        Parameters
-        ----------
-        samples : int
-        skipped : int
-            Samples left out so far, those before the first call included.
-        """
+        """End a wait with a batch, or without one if it has no samples."""
         if samples:
             self.answer(samples, skipped - self.skipped_before - self.skipped)
         else:
@@ -681,21 +618,7 @@ cdef class ConsumerTimes:
             self.end = fs_exact_now()
 
     def snapshot(self):
-        """Return the times until now; any thread may call it.
-
-        Returns
-        -------
-        now : int
-            ns of the monotonic clock: the end of the measured time.
-        times : dict of str to int
-            Nanoseconds ``wall``, ``consumer`` and ``wait``.
-        counts : dict of str to int
-            ``batches``, ``samples``, ``skipped``.
-        ready : int
-            Sum of the numbers of ready batches.
-        waits : dict of int to int
-            Number of waits by bucket; see `bucket_value`.
-        """
+        """Return the times until now; any thread may call it."""
         cdef uint64_t now = 0
         cdef uint64_t first, last, consumer, wait
         cdef int k, attempt

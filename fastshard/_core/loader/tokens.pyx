@@ -75,22 +75,6 @@ cdef inline Py_ssize_t find_last(
 cdef class TokenTable:
     """The documents of a dataset in order: running sums of lengths, and members.
 
-    Parameters
-    ----------
-    locator : SampleLocator
-        Locates documents.
-    field : str
-    lengths : array of int64 [documents]
-        Tokens of each document.
-    members : array of uint32 [documents]
-        Position in its shard of the member that holds each.
-    itemsize : int
-        Bytes of a token.
-    separator : bytes
-        Token between two documents; empty for none.
-    raw : bool
-        Documents have no header: another size of a member is an error.
-
     Attributes
     ----------
     documents : int
@@ -191,31 +175,7 @@ cdef class TokenTable:
         self, starts, Py_ssize_t length, out, documents=None, positions=None,
         bint page_in=False,
     ):
-        """Copy windows of all documents after each other.
-
-        Parameters
-        ----------
-        starts : array of int64 [windows]
-            The first token of each.
-        length : int
-            Tokens of a window. Behind the last document come separators, or zeros.
-        out : buffer
-            Writable and contiguous, ``windows * length`` tokens.
-        documents, positions : buffer of int32, optional
-            As large; see `Dataset.tokens`.
-        page_in : bool, default False
-            Bring the bytes into memory instead; `out` is None.
-
-        Returns
-        -------
-        bool
-            Whether all bytes were in memory, in mapped shards.
-
-        Raises
-        ------
-        FormatError, OSError
-            A document cannot be read.
-        """
+        """Copy windows of all documents after each other."""
         cdef WindowBatch batch = WindowBatch(self, out, documents, positions, page_in)
         cdef Py_buffer given
         cdef const int64_t *numbers = int64s_of(starts, &given)
@@ -250,19 +210,7 @@ cdef class TokenTable:
             batch.release()
 
     def pack(self, int64_t length, int64_t block):
-        """Pack documents into rows by best fit in decreasing order, block by block.
-
-        Parameters
-        ----------
-        length : int
-            Tokens of a row.
-        block : int
-            Documents that are packed together.
-
-        Returns
-        -------
-        PackedRows
-        """
+        """Pack documents into rows by best fit in decreasing order, block by block."""
         cdef PackedRows packed = PackedRows(length)
         cdef Packer packer = Packer(length, self.between, min(block, self.documents))
         cdef Py_ssize_t start = 0

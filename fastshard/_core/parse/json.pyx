@@ -761,29 +761,7 @@ cdef object make_error(const index_t *index, int status, str path):
 
 
 def parse_index(text, str path not None, nbytes=None):
-    """Parse the text of a JSON index.
-
-    Parameters
-    ----------
-    text : bytes-like
-        The whole file.
-    path : str
-        Its name, for error messages.
-    nbytes : int, optional
-        Size of the shard in bytes, which bounds all extents.
-
-    Returns
-    -------
-    table : ExtentTable
-        The members by offset; members of equal offsets in the order of the text.
-    filesize : int or None
-        Size of the shard in bytes that the index records, if any.
-
-    Raises
-    ------
-    FormatError
-        The text is not strict JSON or not such an index, or an extent is out of bounds.
-    """
+    """Parse the text of a JSON index."""
     cdef Py_buffer buffer
     cdef int status = JSON_NO_MEMORY
     cdef index_t *index = <index_t *> calloc(1, sizeof(index_t))
@@ -917,18 +895,7 @@ cdef bint put_value(text_t *text, object value) except -1:
 
 
 def encode_flat(dict metadata not None):
-    """Return the text that `json.dumps` makes of a short, flat dict.
-
-    Parameters
-    ----------
-    metadata : dict
-
-    Returns
-    -------
-    str or None
-        None if it takes `json` itself: a key or value of another type, characters
-        to escape, a NaN, a large integer, or a long text.
-    """
+    """Return the text that `json.dumps` makes of a short, flat dict."""
     cdef PyObject *key
     cdef PyObject *value
     cdef Py_ssize_t at = 0

@@ -851,27 +851,7 @@ cdef object make_error(scan_t *scan, int status, LocalFile file):
 
 
 def scan_tar(LocalFile file not None, progress=None):
-    """Scan the headers of a tar file, without the GIL.
-
-    Parameters
-    ----------
-    file : LocalFile
-    progress : callable, optional
-        Called about 20 times a second with the number of bytes scanned so far. An
-        exception from it ends the scan.
-
-    Returns
-    -------
-    Scan
-        With the members in the order of the file.
-
-    Raises
-    ------
-    FormatError
-        The file is not a valid tar, or has members that are not stored as they are.
-    OSError
-        Reading failed.
-    """
+    """Scan the headers of a tar file, without the GIL."""
     cdef scan_t scan
     memset(&scan, 0, sizeof(scan))
     try:
@@ -928,28 +908,7 @@ cdef object make_scan(
 
 
 def scan_until_fault(LocalFile file not None, *, bint links=False):
-    """Scan a tar file up to its first fault, if any.
-
-    Parameters
-    ----------
-    file : LocalFile
-    links : bool
-        Include the links that lead to a member.
-
-    Returns
-    -------
-    table : ExtentTable
-        The complete members before the fault, in the order of the file.
-    end : int
-        End of the last member with its padding, in bytes from the start of the file.
-    fault : FormatError or None
-        The fault; None: the archive is valid to its end.
-
-    Raises
-    ------
-    OSError
-        Reading failed.
-    """
+    """Scan a tar file up to its first fault, if any."""
     cdef scan_t scan
     cdef object fault = None
     cdef uint64_t end = 0
@@ -972,29 +931,7 @@ def scan_until_fault(LocalFile file not None, *, bint links=False):
 
 
 def scan_header_starts(LocalFile file not None, progress=None):
-    """Return the regular members, and the offsets of their first headers.
-
-    Parameters
-    ----------
-    file : LocalFile
-    progress : callable, optional
-        As for `scan_tar`.
-
-    Returns
-    -------
-    table : ExtentTable
-        The regular members: links have no data behind their headers.
-    starts : bytes
-        A native uint64 for each member: offset of its first header in bytes. Its own
-        extension headers are included, global ones are not.
-    end : int
-        Offset of the blocks of zeros that end the archive.
-
-    Raises
-    ------
-    FormatError, OSError
-        As for `scan_tar`.
-    """
+    """Return the regular members, and the offsets of their first headers."""
     cdef scan_t scan
     cdef columns_t starts
     memset(&scan, 0, sizeof(scan))
@@ -1045,17 +982,7 @@ cdef int scan_file(scan_t *scan, LocalFile file, object progress) except -1:
 
 @cython.final
 cdef class HeaderWalk:
-    """Walk over the headers of a tar, which asks its caller for bytes.
-
-    Parameters
-    ----------
-    nbytes : int
-        Size of the whole archive.
-    start : int
-        Offset of the first header.
-    path : str
-        For error messages.
-    """
+    """Walk over the headers of a tar, which asks its caller for bytes."""
 
     cdef tar_t tar
     cdef columns_t columns
@@ -1106,27 +1033,7 @@ cdef class HeaderWalk:
         return self.links.names.count
 
     def advance(self, bytes window not None, uint64_t offset, uint64_t stop):
-        """Walk as far as the bytes reach.
-
-        Parameters
-        ----------
-        window : bytes
-            Bytes of the archive from `offset` on; empty in the first call.
-        offset : int
-        stop : int
-            Stop at the first header at or behind this offset.
-
-        Returns
-        -------
-        (int, int) or None
-            Offset and size of the bytes needed at least; None: `stop` or the end of
-            the archive was reached.
-
-        Raises
-        ------
-        FormatError
-            The archive is not a valid tar.
-        """
+        """Walk as far as the bytes reach."""
         cdef const uint8_t *bytes_at = <const uint8_t *> PyBytes_AS_STRING(window)
         cdef size_t size = len(window)
         cdef need_t need
@@ -1241,24 +1148,7 @@ cdef class HeaderWalk:
 
 
 def find_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):
-    """Find a likely header in the middle of an archive; member data may contain one.
-
-    Parameters
-    ----------
-    window : bytes
-        Bytes of the archive from `offset` on.
-    offset : int
-        A multiple of 512.
-    nbytes : int
-        Size of the whole archive.
-    stop : int
-        Search before this offset.
-
-    Returns
-    -------
-    int or None
-        Offset of the first block that parses as a member's first header.
-    """
+    """Find a likely header in the middle of an archive; member data may contain one."""
     cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(window)
     cdef uint64_t end = min(offset + <uint64_t> len(window), stop)
     cdef tar_t tar
@@ -1365,20 +1255,7 @@ cdef bint headers_match(
 
 
 def find_mismatches(file not None, ExtentTable table not None, positions):
-    """Compare the headers of members with a table, with one read for each.
-
-    Parameters
-    ----------
-    file : LocalFile or RemoteFile
-    table : ExtentTable
-    positions : sequence of int
-
-    Returns
-    -------
-    list of int
-        Positions of members whose headers differ. A global header, or an extension
-        header more than 4 KiB before the data, can cause false positives.
-    """
+    """Compare the headers of members with a table, with one read for each."""
     cdef uint64_t offset, size
     cdef uint64_t nbytes = file.nbytes
     cdef headers_t headers
@@ -1427,22 +1304,7 @@ cdef inline void write_octal(uint8_t *to, int digits, uint64_t value) noexcept n
 
 
 def fill_header(bytes template not None, bytes name not None, uint64_t size):
-    """Return the header of a member: a template with its name, size and checksum.
-
-    Parameters
-    ----------
-    template : bytes
-        A block without name and size, with spaces for the checksum.
-    name : bytes
-        At most 100.
-    size : int
-        Bytes of the data, below 8**11.
-
-    Raises
-    ------
-    ValueError
-        The name or the size does not fit.
-    """
+    """Return the header of a member: a template with its name, size and checksum."""
     cdef Py_ssize_t length = PyBytes_GET_SIZE(name)
     cdef uint8_t *at
     cdef unsigned int checksum = 0

@@ -427,42 +427,10 @@ cdef class Columns:
 def read_columns(
     SampleLocator locator not None, positions, tuple names not None, allocate=None
 ):
-    """Return columns of samples by position.
-
-    Parameters
-    ----------
-    locator : SampleLocator
-    positions : sequence of int, or array
-        Negative ones count from the end.
-    names : tuple of str
-        Columns; those that are not there are left out.
-    allocate : callable, optional
-        ``allocate(name, shape, dtype)`` returns a C-contiguous array to fill; by
-        default a new one.
-
-    Returns
-    -------
-    dict of str to ndarray
-        The columns whose values are numbers or arrays of one layout. Empty if the
-        samples are not all MDS rows of one schema.
-
-    Raises
-    ------
-    IndexError
-        A position is out of range.
-    FormatError, OSError
-        A row cannot be read.
-    """
+    """Return columns of samples by position."""
     return read_batch(RowBatch(), locator, positions, names, allocate)
 
 
 def stack_columns(list samples not None, tuple names not None, allocate=None):
-    """Return columns of samples, as `read_columns` does.
-
-    Parameters
-    ----------
-    samples : list of SampleBase
-    names, allocate
-        As for `read_columns`.
-    """
+    """Return columns of samples, as `read_columns` does."""
     return stack_batch(RowBatch(), samples, names, allocate)

@@ -242,16 +242,6 @@ cdef class RowBuffer:
 
     def offsets(self, uint64_t start):
         """Return where rows begin, and where the last ends, if the first is at `start`.
-
-        Returns
-        -------
-        bytes
-            Little-endian integers of 32 bits.
-
-        Raises
-        ------
-        OverflowError
-            The last ends beyond 4 GiB.
         """
         cdef size_t i
         cdef object out
@@ -293,17 +283,7 @@ cdef class RowBuffer:
 
 @cython.final
 cdef class RowEncoder:
-    """Encoder of rows of one schema.
-
-    Parameters
-    ----------
-    names, encodings : sequence of str
-        The columns in their order.
-    sizes : sequence of int or None
-        Bytes of each value of a column; None if they vary.
-    encoders : sequence of callable
-        Encode any value of a column, and raise what it raises for others.
-    """
+    """Encoder of rows of one schema."""
 
     cdef column_t *columns
     cdef Py_ssize_t count
@@ -377,26 +357,7 @@ cdef class RowEncoder:
         return None, None
 
     def encode(self, sample):
-        """Return the bytes of a row.
-
-        Parameters
-        ----------
-        sample : mapping of str to object
-            The values by column.
-
-        Returns
-        -------
-        bytes
-
-        Raises
-        ------
-        KeyError
-            A column is missing, or a value has another size than its column.
-        ValueError
-            A value is too large.
-        Exception
-            An encoder's, with a note that names the column.
-        """
+        """Return the bytes of a row."""
         cdef row_t row
         row.data = NULL
         try:
@@ -406,13 +367,7 @@ cdef class RowEncoder:
             PyMem_Free(row.data)
 
     def append(self, RowBuffer rows not None, sample):
-        """Append a row to others; return its size in bytes.
-
-        Raises
-        ------
-        Exception
-            As `encode`, and nothing is appended.
-        """
+        """Append a row to others; return its size in bytes."""
         cdef row_t row
         row.data = NULL
         try:

@@ -633,12 +633,7 @@ cdef class ShardTable:
         return self.index.texts_size
 
     def starts(self):
-        """Return the position of each shard's first sample, then the total.
-
-        Returns
-        -------
-        array of int64
-        """
+        """Return the position of each shard's first sample, then the total."""
         cdef Py_buffer buffer
         cdef object found = array("q", bytes(8 * (self.index.count + 1)))
         cdef int64_t *at = int64s_of(found, &buffer, True)
@@ -661,19 +656,7 @@ cdef class ShardTable:
         return self.index.shards[resolve_position(k, self.index.count)].where
 
     def file(self, k, Py_ssize_t which):
-        """Return a file of shard `k`, or None if it has no such file.
-
-        Parameters
-        ----------
-        k : int
-        which : int
-            0: raw data, 1: zip data, 2: raw meta, 3: zip meta.
-
-        Returns
-        -------
-        (basename, nbytes, hashes) : tuple of str, int and bytes, or None
-            The hashes are the text of a JSON object.
-        """
+        """Return a file of shard `k`, or None if it has no such file."""
         cdef Py_ssize_t at = resolve_position(k, self.index.count)
         cdef const file_t *file
         cdef span_t name, text
@@ -689,14 +672,7 @@ cdef class ShardTable:
         return decode_text(name), file.nbytes, hashes
 
     def schemas(self):
-        """Return the schemas.
-
-        Returns
-        -------
-        list of (int, dict)
-            Byte of the first shard of the schema, and texts by key: JSON values, as
-            bytes.
-        """
+        """Return the schemas."""
         cdef span_t text
         cdef uint32_t length
         cdef uint32_t i
@@ -715,27 +691,7 @@ cdef class ShardTable:
 
 
 def parse_index(text, str path not None, *, bint has_backslashes=False):
-    """Parse the text of an ``index.json``.
-
-    Parameters
-    ----------
-    text : bytes-like
-        The whole file.
-    path : str
-        Its name, for error messages.
-    has_backslashes : bool
-        Refuse backslashes and drives in names, as on Windows.
-
-    Returns
-    -------
-    ShardTable
-
-    Raises
-    ------
-    FormatError
-        The text is not strict JSON or not such an index, or a name leaves the
-        directory or occurs twice.
-    """
+    """Parse the text of an ``index.json``."""
     cdef Py_buffer buffer
     cdef int status = JSON_NO_MEMORY
     cdef ShardTable table = ShardTable.__new__(ShardTable)

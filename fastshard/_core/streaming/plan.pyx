@@ -147,26 +147,7 @@ cdef OffsetTable copy_offsets(
 
 
 def parse_offsets(data, uint64_t count, uint64_t place, uint64_t last, str path):
-    """Return the offset table of `count` samples.
-
-    Parameters
-    ----------
-    data : contiguous buffer
-        The table: ``uint32[count + 1]``, little-endian.
-    count : int
-        Number of samples.
-    place : int
-        Place of the table in its file, in bytes.
-    last : int
-        The value of the last offset.
-    path : str
-        The file that has the table.
-
-    Raises
-    ------
-    FormatError
-        The table is too short, offsets decrease, or the last one is not `last`.
-    """
+    """Return the offset table of `count` samples."""
     cdef Py_buffer buffer
     cdef const uint8_t *at = bytes_of(data, &buffer)
     try:
@@ -385,14 +366,7 @@ cdef bint agrees(object found, object expected) except -1:
 
 
 cdef class RowSchema:
-    """Names and encodings of columns, shared by the shards that have them.
-
-    Parameters
-    ----------
-    names, encodings : sequence of str
-    expected : dict
-        Keys of the config inside shards, and the values that agree.
-    """
+    """Names and encodings of columns, shared by the shards that have them."""
 
     def __cinit__(self, names, encodings, *args, **kwargs):
         self.names = tuple([sys.intern(str(name)) for name in names])
@@ -422,17 +396,7 @@ cdef class RowSchema:
         return -1 if found is None else found
 
     def mask(self, fields):
-        """Return which columns to decode: a byte a column, or None for all.
-
-        Parameters
-        ----------
-        fields : str or iterable of str or None
-
-        Raises
-        ------
-        KeyError
-            A column is not there.
-        """
+        """Return which columns to decode: a byte a column, or None for all."""
         if fields is None:
             return None
         chosen = bytearray(self.width)
@@ -479,16 +443,7 @@ cdef class RowSchema:
 
 @cython.final
 cdef class RowPlan(RowSchema):
-    """Kinds, sizes and places of the columns of MDS rows.
-
-    Parameters
-    ----------
-    names, encodings : sequence of str
-    sizes : sequence of int or None
-        Bytes of a field; None or 0 for variable columns.
-    resolver : callable
-        ``resolver(encoding)`` returns the decoder of an encoding that is not compiled.
-    """
+    """Kinds, sizes and places of the columns of MDS rows."""
 
     def __cinit__(self, names, encodings, sizes, resolver):
         self.resolver = resolver
@@ -831,15 +786,7 @@ cdef class RowTable:
         return offset, size
 
     def fields(self, Py_ssize_t i, data):
-        """Return the extents of the fields of a row, relative to its first byte.
-
-        Parameters
-        ----------
-        i : int
-            The row's position, for errors; -1 if unknown.
-        data : contiguous buffer
-            The row.
-        """
+        """Return the extents of the fields of a row, relative to its first byte."""
         cdef Py_buffer buffer
         cdef const uint8_t *at = bytes_of(data, &buffer)
         cdef uint64_t start = 0
@@ -854,24 +801,7 @@ cdef class RowTable:
         return extents
 
     def decode(self, data, Py_ssize_t i=-1, bytes mask=None, bint copy=True):
-        """Return the values of a row by name.
-
-        Parameters
-        ----------
-        data : contiguous buffer
-            The row.
-        i : int, optional
-            Its position, for errors.
-        mask : bytes, optional
-            From `RowSchema.mask`.
-        copy : bool
-            Whether bytes and arrays are copies, or views of `data`.
-
-        Raises
-        ------
-        FormatError
-            The bytes are not a row of these columns.
-        """
+        """Return the values of a row by name."""
         cdef Py_buffer buffer
         cdef const uint8_t *at
         if mask is not None and PyBytes_GET_SIZE(mask) != self.width:
@@ -887,25 +817,7 @@ cdef class RowTable:
 
 @cython.final
 cdef class MdsRows(RowTable):
-    """Rows of an MDS shard.
-
-    Parameters
-    ----------
-    path : str
-    plan : RowPlan
-    head : contiguous buffer
-        The first bytes of the file: at least the offset table. The config behind it is
-        compared with the plan if it is in `head` as a whole.
-    nbytes : int
-        Size of the file.
-    samples : int
-        Number of samples by the index.
-
-    Raises
-    ------
-    FormatError
-        The table or the config is damaged, or disagrees with the arguments.
-    """
+    """Rows of an MDS shard."""
 
     def __init__(self, str path not None, RowPlan plan not None, head, uint64_t nbytes,
                  uint64_t samples):

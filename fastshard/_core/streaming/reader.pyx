@@ -39,24 +39,7 @@ cdef tuple METHODS = ("get_item", "get_sample_data", "decode_sample")
 @cython.final
 @cython.no_gc
 cdef class OpenRows:
-    """Open raw file of a shard; immutable but for the time of its next check.
-
-    Parameters
-    ----------
-    raw : str or bytes-like
-        Path of the file, or its bytes.
-    path : str
-        For error messages.
-    nbytes : int
-        Size of the file by the index.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    FormatError
-        The file has another size.
-    """
+    """Open raw file of a shard; immutable but for the time of its next check."""
 
     def __cinit__(self, raw, str path not None, uint64_t nbytes):
         cdef LocalFile file
@@ -105,13 +88,7 @@ cdef class OpenRows:
         self.check_every = self.next_check = 0
 
     cdef bint is_current(self) except -1:
-        """Return whether the file is still at its path; at most every 5 ms.
-
-        Raises
-        ------
-        FormatError
-            The file was truncated.
-        """
+        """Return whether the file is still at its path; at most every 5 ms."""
         cdef uint64_t now = fs_now()
         if now < self.next_check or self.mapped is None:
             return True
@@ -203,16 +180,7 @@ cdef class ReaderBase:
         )
 
     def __getitems__(self, positions):
-        """Return the samples at several positions, as torch's fetchers ask for them.
-
-        Parameters
-        ----------
-        positions : iterable of int
-
-        Returns
-        -------
-        list
-        """
+        """Return the samples at several positions, as torch's fetchers ask for them."""
         return [self[i] for i in positions]
 
     cdef int decide(self) except -1:
@@ -318,14 +286,6 @@ cdef bint is_numpy_array(object at) except -1:
 
 def read_columns(OpenRows opened not None, positions, fields):
     """Return columns at positions by name: an array of fixed fields, a list of others.
-
-    Parameters
-    ----------
-    opened : OpenRows
-    positions : array of int64
-        Checked to be positions of the shard.
-    fields : iterable of str, optional
-        None: all columns.
     """
     cdef Py_ssize_t k
     names = opened.rows.names

@@ -48,17 +48,7 @@ cdef str decimal_text(Py_ssize_t value):
 
 
 cdef class RowShard(FieldShard):
-    """Open shard of rows; see `fastshard.Shard`.
-
-    Parameters
-    ----------
-    source : Source
-        The file of rows.
-    path, mode : str
-    rows : RowTable
-    facts : object
-        What samples ask for encodings and decoders.
-    """
+    """Open shard of rows; see `fastshard.Shard`."""
 
     def __init__(
         self, Source source, ExtentTable table, str path, str mode,
@@ -214,17 +204,7 @@ cdef class RowShard(FieldShard):
 
 @cython.final
 cdef class RowSamples(SamplesBase):
-    """Rows of a shard as samples.
-
-    Parameters
-    ----------
-    shard : RowShard
-    sample_type : type
-    first : int
-        Position in the dataset of the shard's first row.
-    key_column : int
-        Column of the keys; -1: keys are positions in the dataset.
-    """
+    """Rows of a shard as samples."""
 
     def __cinit__(
         self, RowShard shard not None, type sample_type not None, Py_ssize_t first,
@@ -404,24 +384,7 @@ def make_row_shard(
 
 
 def decode_fields(SampleBase sample not None, tuple fields not None):
-    """Return values of a sample's fields by name, with the key as ``"__key__"``.
-
-    Parameters
-    ----------
-    sample : SampleBase
-        Of `RowSamples`.
-    fields : tuple of str
-        Empty: all visible ones.
-
-    Raises
-    ------
-    FastshardError
-        A field is named ``"__key__"``, as the key in the result is.
-    FieldNotFoundError
-        The sample has no such field.
-    FormatError
-        The bytes are not of the columns' encodings.
-    """
+    """Return values of a sample's fields by name, with the key as ``"__key__"``."""
     cdef RowSamples samples = <RowSamples?> sample.samples
     cdef dict found, values
     cdef tuple asked = fields if fields else sample.only

@@ -90,14 +90,7 @@ cdef int set_up(RowTable rows, str path, RowSchema schema, uint64_t nbytes) exce
 
 @cython.final
 cdef class JsonSchema(RowSchema):
-    """Columns of JSON rows.
-
-    Parameters
-    ----------
-    columns : dict of str to str
-        Encodings by name.
-    newline : str
-    """
+    """Columns of JSON rows."""
 
     def __cinit__(self, names, encodings, str newline not None):
         self.newline = newline
@@ -224,26 +217,7 @@ cdef bint is_key(span_t *text, str name) except -1:
 
 @cython.final
 cdef class JsonRows(RowTable):
-    """Rows of a JSON shard.
-
-    Parameters
-    ----------
-    path : str
-        The data file.
-    schema : JsonSchema
-    meta_path : str
-    meta : contiguous buffer
-        The meta file.
-    nbytes : int
-        Size of the data file.
-    samples : int
-        Number of samples by the index.
-
-    Raises
-    ------
-    FormatError
-        The meta file is damaged, or disagrees with the arguments.
-    """
+    """Rows of a JSON shard."""
 
     def __init__(self, str path not None, JsonSchema schema not None,
                  str meta_path not None, meta, uint64_t nbytes, uint64_t samples):
@@ -334,15 +308,7 @@ cdef class JsonRows(RowTable):
 
 @cython.final
 cdef class XsvSchema(RowSchema):
-    """Columns of XSV rows.
-
-    Parameters
-    ----------
-    names, encodings : sequence of str
-    newline, separator : str
-    lenient : bool
-        Drop columns beyond those of the schema.
-    """
+    """Columns of XSV rows."""
 
     def __cinit__(self, names, encodings, str newline not None,
                   str separator not None, *, bint lenient=False):
@@ -397,28 +363,7 @@ cdef span_t next_value(span_t *rest, bytes separator, bint *more) noexcept:
 
 @cython.final
 cdef class XsvRows(RowTable):
-    """Rows of an XSV shard.
-
-    Parameters
-    ----------
-    path : str
-        The data file.
-    schema : XsvSchema
-    meta_path : str
-    meta : contiguous buffer
-        The meta file.
-    nbytes : int
-        Size of the data file.
-    samples : int
-        Number of samples by the index.
-    head : contiguous buffer, optional
-        The first bytes of the data file, at least its header, which is checked.
-
-    Raises
-    ------
-    FormatError
-        A file is damaged, or disagrees with the arguments.
-    """
+    """Rows of an XSV shard."""
 
     def __init__(self, str path not None, XsvSchema schema not None,
                  str meta_path not None, meta, uint64_t nbytes, uint64_t samples,

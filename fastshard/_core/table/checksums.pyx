@@ -135,16 +135,7 @@ cdef int blocks_check(
 
 
 def crc32c(data, uint32_t before=0, *, bint portable=False):
-    """Return the CRC-32C of a buffer.
-
-    Parameters
-    ----------
-    data : buffer
-    before : int
-        CRC of the bytes before it, to continue from.
-    portable : bool
-        Use tables even if the processor has an instruction.
-    """
+    """Return the CRC-32C of a buffer."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:

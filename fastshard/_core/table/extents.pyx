@@ -527,12 +527,7 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil:
 
 
 def order_extents(list extents not None):
-    """Return extents ``(offset, size, ...)`` in the order of `columns_sort`.
-
-    Parameters
-    ----------
-    extents : list of tuple
-    """
+    """Return extents ``(offset, size, ...)`` in the order of `columns_sort`."""
     cdef Py_ssize_t i
     cdef size_t count = len(extents)
     cdef record_t *records = <record_t *> column_of(count, sizeof(record_t))
@@ -686,14 +681,6 @@ cdef class ExtentTable:
         """Compare each member's header when its bytes are first used.
 
         Call once, before the table is shared. Further calls do nothing.
-
-        Parameters
-        ----------
-        index : str
-            Path of the index that the table was read from, for error messages.
-        is_there : callable
-            ``is_there(table, i, source) -> bool``: decides about a member whose own
-            header differs from the table; extension headers may override it.
         """
         if self.verified != NULL:
             return
@@ -948,22 +935,7 @@ cdef void prefetch_texts(list texts, size_t start) noexcept:
 
 
 def find_names(ExtentTable names not None, list wanted not None, str suffix not None):
-    """Return the positions of names as an array of int64; -1: no such name.
-
-    Parameters
-    ----------
-    names : ExtentTable
-        Its names must be UTF-8: a name with a lone surrogate is not found.
-    wanted : list of str
-        Names without `suffix`.
-    suffix : str
-        End of all names, in ASCII.
-
-    Raises
-    ------
-    TypeError
-        A name is not a str.
-    """
+    """Return the positions of names as an array of int64; -1: no such name."""
     cdef const char *text = NULL
     cdef Py_ssize_t size = 0
     cdef Py_ssize_t end_size = len(suffix)

@@ -319,14 +319,6 @@ cdef int build_by_key(const groups_t *groups, slots_t *by_key) noexcept nogil:
 @cython.no_gc
 cdef class Grouping:
     """Grouping of a table's members into samples; built on first use, without the GIL.
-
-    Parameters
-    ----------
-    table : ExtentTable
-    last_dot : bool
-        Keys end at the last dot of a name's last part, not at the first.
-    lower : bool
-        Lower-case fields.
     """
 
     def __cinit__(self, ExtentTable table not None, bint last_dot, bint lower):
@@ -435,13 +427,7 @@ cdef class Grouping:
         return self.get_groups().count
 
     def field_counts(self, uint32_t limit=0xFFFFFFFF):
-        """Return the number of members of each field, in order of first appearance.
-
-        Parameters
-        ----------
-        limit : int
-            Members of samples to count, from the first on.
-        """
+        """Return the number of members of each field, in order of first appearance."""
         cdef groups_t *groups = self.get_groups()
         cdef uint32_t i
         self.check_all()
@@ -575,23 +561,7 @@ cdef class Grouping:
 @cython.final
 @cython.no_gc
 cdef class IndexMemory:
-    """Memory of an index file, mapped or copied.
-
-    Parameters
-    ----------
-    owner : MappedFile or bytes
-    path : str
-        For error messages.
-    sums : bytes, optional
-        Checksums of the blocks from `start` to `end`; see `block_sums`.
-    start, end : int
-        Range in bytes of the file.
-
-    Raises
-    ------
-    FormatError
-        The owner is bytes, and a checksum is wrong.
-    """
+    """Memory of an index file, mapped or copied."""
 
     cdef object owner
     cdef readonly object path
@@ -683,23 +653,7 @@ def borrow_table(
     uint64_t name_ends, uint64_t names, uint64_t names_size, uint64_t info_ends,
     uint64_t infos, uint64_t infos_size,
 ):
-    """Return a table whose columns lie in an index.
-
-    Parameters
-    ----------
-    memory : IndexMemory
-    count : int
-        Number of members.
-    offsets, sizes, name_ends, names, info_ends, infos : int
-        Offset of each column in bytes. `info_ends` 0: no infos.
-    names_size, infos_size : int
-        Sizes of these columns in bytes.
-
-    Raises
-    ------
-    FormatError
-        A column is outside the index.
-    """
+    """Return a table whose columns lie in an index."""
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
     table.keeper = memory
     table.columns.offsets = <uint64_t *> memory.at(offsets, count, 8)
@@ -721,26 +675,7 @@ def borrow_grouping(
     uint64_t starts, uint64_t grouped, uint64_t members, bint last_dot, bint lower,
     bint unique,
 ):
-    """Return a grouping whose columns lie in an index.
-
-    Parameters
-    ----------
-    table : ExtentTable
-    memory : IndexMemory
-    samples, grouped : int
-        Number of samples, and of members that belong to one.
-    starts, members : int
-        Offsets of the columns in bytes; ``starts`` has ``samples + 1`` numbers.
-    last_dot, lower : bool
-        As for `Grouping`.
-    unique : bool
-        The index records that no field repeats in a sample.
-
-    Raises
-    ------
-    FormatError
-        There are more samples than members, or a column is outside the index.
-    """
+    """Return a grouping whose columns lie in an index."""
     cdef Grouping grouping = Grouping(table, last_dot, lower)
     cdef groups_t *groups = &grouping.groups
     if samples > grouped or grouped > table.columns.count or grouped >= MAX_ENTRIES:
@@ -766,14 +701,7 @@ cdef object copy_column(const void *column, size_t size):
 
 
 def copy_columns(ExtentTable table not None):
-    """Return copies of a table's columns.
-
-    Returns
-    -------
-    dict of str to bytes
-        ``offsets``, ``sizes``, ``name_ends``: a native uint64 for each member;
-        ``names``; ``info_ends`` and ``infos``, empty without infos.
-    """
+    """Return copies of a table's columns."""
     cdef size_t width = 8 * table.columns.count
     cdef bint has_info = table.columns.info_ends != NULL
     table.check_extents()
@@ -809,13 +737,7 @@ cdef inline bint take_stem(
 
 
 def copy_keys(ExtentTable table not None, bytes suffix not None):
-    """Return the keys of samples of one member each, a line each, in order.
-
-    Returns
-    -------
-    bytes or None
-        None unless each name is plainly a key and the suffix: one dot, no ``./``.
-    """
+    """Return the keys of samples of one member each, a line each, in order."""
     cdef size_t count = table.columns.count
     cdef size_t width = len(suffix), at = 0
     cdef const columns_t *columns = &table.columns
@@ -843,20 +765,7 @@ def copy_keys(ExtentTable table not None, bytes suffix not None):
 
 
 def has_keys(ExtentTable table not None, bytes suffix not None, text, ends):
-    """Return whether samples of one member each have the keys of a column of text.
-
-    Parameters
-    ----------
-    text : buffer of uint8
-        The keys, joined.
-    ends : buffer of int32
-        0, and where each key ends.
-
-    Returns
-    -------
-    bool
-        False also if the names are not plainly keys; see `copy_keys`.
-    """
+    """Return whether samples of one member each have the keys of a column of text."""
     cdef size_t count = table.columns.count
     cdef const columns_t *columns = &table.columns
     cdef span_t end = span_of(
@@ -908,13 +817,7 @@ cdef bint same_keys(
 
 
 def copy_samples(Grouping grouping not None):
-    """Return copies of a grouping's columns.
-
-    Returns
-    -------
-    starts, members : bytes
-        Native uint32; `starts` has one more than there are samples.
-    """
+    """Return copies of a grouping's columns."""
     cdef groups_t *groups = grouping.get_groups()
     grouping.check_all()
     return (
@@ -953,20 +856,7 @@ def write_key_rows(
     Grouping grouping not None, uint64_t first, bytes seed not None, rows not None, *,
     bint older=False,
 ):
-    """Write a key row for each sample of a shard, without the GIL.
-
-    Parameters
-    ----------
-    grouping : Grouping
-    first : int
-        Position of the shard's first sample in the dataset.
-    seed : bytes
-        16 bytes.
-    rows : writable buffer of uint64
-        One for each sample.
-    older : bool
-        Keep a leading ``./`` as part of the key, as earlier releases did.
-    """
+    """Write a key row for each sample of a shard, without the GIL."""
     cdef uint64_t[2] words
     cdef groups_t *groups = grouping.get_groups()
     cdef Py_buffer buffer

@@ -402,17 +402,7 @@ cdef class Chunks(Order):
 
 @cython.final
 cdef class PositionList(Order):
-    """Order of listed positions.
-
-    Parameters
-    ----------
-    numbers : array of int64
-        The positions; copied unless `owned`.
-    limit : int
-        Bound on the positions.
-    owned : bool
-        The caller will not change the array.
-    """
+    """Order of listed positions."""
 
     cdef object numbers            # ndarray of int64
     cdef const int64_t *values     # of `numbers`
@@ -476,18 +466,7 @@ def Listed(numbers, limit):
 
 @cython.final
 cdef class Shuffle(Order):
-    """Keyed permutation of all positions.
-
-    Parameters
-    ----------
-    count : int
-    keys : tuple of int
-        16 numbers of 64 bits: 8 for positions or blocks, 8 for positions in blocks.
-    block : int
-        Adjacent positions that stay together; 0: shuffle positions singly.
-    local : bool
-        Blocks keep their order; only positions in blocks are shuffled.
-    """
+    """Keyed permutation of all positions."""
 
     cdef shuffle_t shuffle
     cdef object arguments

@@ -68,13 +68,7 @@ def identify_row(
     str field not None, str sample_id not None, int64_t shard, uint64_t offset,
     uint64_t row,
 ):
-    """Return the stored value of a sample's row in a pack.
-
-    Raises
-    ------
-    ValueError
-        The row has more than `ROW_BITS` bits, or a text is not valid Unicode.
-    """
+    """Return the stored value of a sample's row in a pack."""
     cdef span_t name, key
     cdef object keeper = encode_text(field, &name)
     cdef object owner = encode_text(sample_id, &key)
@@ -85,12 +79,6 @@ def identify_row(
 
 def find_row(str field not None, sample_id, shard, offset, value):
     """Return the row in a stored value, or None if it is not of this sample and place.
-
-    Parameters
-    ----------
-    field : str
-    sample_id, shard, offset, value : object
-        As the index has them.
     """
     cdef span_t name, key
     cdef int64_t row

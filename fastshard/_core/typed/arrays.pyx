@@ -32,16 +32,7 @@ DTYPE = re.compile(r"[<>|=][?biufcmMSUV][0-9]{0,10}(\[[0-9A-Za-z/]{1,24}\])?")
 
 @cython.final
 cdef class ArrayField:
-    """Arrays of one field of a class: the expected dtype, and layouts met before.
-
-    Parameters
-    ----------
-    expected : dtype, scalar type or None
-        The dtype, in any byte order; a dtype without a size or a unit, as of
-        ``np.str_`` and ``np.datetime64``, accepts all sizes and units; a scalar type
-        such as ``np.floating`` accepts its subtypes. None: any. Arrays of bfloat16 are
-        stored as uint16.
-    """
+    """Arrays of one field of a class: the expected dtype, and layouts met before."""
 
     def __cinit__(self, expected=None):
         self.expected = expected
@@ -84,13 +75,7 @@ cdef bint seems_compact(const uint8_t *at, uint64_t size) noexcept nogil:
 
 
 cdef Layout find_packed_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
-    """Return the layout of a bin that is wholly an array, from the cache or parsed.
-
-    Raises
-    ------
-    FormatError
-        It is no array; the offset is relative to `at`.
-    """
+    """Return the layout of a bin that is wholly an array, from the cache or parsed."""
     cdef Layout layout = layouts.find(at, size)
     if layout is None:
         if is_npy(at, size):
@@ -199,17 +184,7 @@ cdef object make_packed_array(
     const uint8_t *at, uint64_t size, object owner, bint writable, bint copy,
     bint aligned, LayoutCache layouts,
 ):
-    """Return a bin as an array on memory that `owner` keeps alive.
-
-    Parameters
-    ----------
-    writable : bool
-        Whether the memory may be written to.
-    copy : bool
-        Return an array of its own: writable, C-contiguous.
-    aligned : bool
-        Copy an array whose data lie at an address that its type does not allow.
-    """
+    """Return a bin as an array on memory that `owner` keeps alive."""
     cdef Layout layout = find_packed_layout(at, size, layouts)
     return make_array(layout, at, owner, writable, copy, aligned)
 
@@ -277,26 +252,7 @@ def describe_dtype(data not None):
 
 
 def unpack_array(data not None, *, bint copy=False, bint aligned=False):
-    """Return a msgpack bin as an array.
-
-    Parameters
-    ----------
-    data : contiguous buffer
-    copy : bool, default False
-        Return an array of its own: writable, C-contiguous.
-    aligned : bool, default False
-        Copy if the data lie at an address that their type does not allow.
-
-    Returns
-    -------
-    numpy.ndarray
-        On `data`, read-only if it is.
-
-    Raises
-    ------
-    FormatError
-        The bytes are not an array; the offset is relative to the first.
-    """
+    """Return a msgpack bin as an array."""
     cdef object held = HeldBuffer(data)
     cdef Py_buffer *buffer = &(<HeldBuffer> held).buffer
     return make_packed_array(

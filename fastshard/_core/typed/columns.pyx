@@ -416,42 +416,10 @@ cdef class PayloadColumns:
 def read_columns(
     SampleLocator locator not None, positions, tuple names not None, allocate=None
 ):
-    """Return columns of samples by position.
-
-    Parameters
-    ----------
-    locator : SampleLocator
-    positions : sequence of int, or array
-        Negative ones count from the end.
-    names : tuple of str
-        Fields; those that are not there are left out.
-    allocate : callable, optional
-        ``allocate(name, shape, dtype)`` returns a C-contiguous array to fill; by
-        default a new one.
-
-    Returns
-    -------
-    dict of str to ndarray
-        The fields whose values are numbers of one type, or arrays of one layout in C
-        order.
-
-    Raises
-    ------
-    IndexError
-        A position is out of range.
-    FormatError, OSError
-        A payload cannot be read.
-    """
+    """Return columns of samples by position."""
     return read_batch(PayloadBatch(), locator, positions, names, allocate)
 
 
 def stack_columns(samples not None, tuple names not None, allocate=None):
-    """Return columns of samples, as `read_columns` does.
-
-    Parameters
-    ----------
-    samples : list of SampleBase, or SampleList
-    names, allocate
-        As for `read_columns`.
-    """
+    """Return columns of samples, as `read_columns` does."""
     return stack_batch(PayloadBatch(), samples, names, allocate)

@@ -64,14 +64,6 @@ cdef class TypedDecoder(SampleDecoder):
     """Function from a sample of payloads to an object of a class.
 
     A stage of a dataset: `fastshard.Dataset.map`.
-
-    Parameters
-    ----------
-    plan : TypePlan
-    copy : bool, default False
-        Arrays are copies: writable and C-contiguous.
-    aligned : bool, default False
-        Arrays whose data are not aligned for their type are copies.
     """
 
     cdef readonly TypePlan plan
@@ -86,15 +78,7 @@ cdef class TypedDecoder(SampleDecoder):
         self.aligned = aligned
 
     def __call__(self, SampleBase sample not None):
-        """Return the object of a sample.
-
-        Raises
-        ------
-        FormatError
-            The payload is no msgpack map with str keys, or a value of it is broken.
-        SchemaError
-            Its fields are not those of the class.
-        """
+        """Return the object of a sample."""
         cdef PackedSamples samples = <PackedSamples?> sample.samples
         cdef Py_ssize_t i = sample.position
         cdef uint8_t *at
@@ -163,15 +147,7 @@ cdef class TypedDecoder(SampleDecoder):
 
 @cython.final
 cdef class MapDecoder(SampleDecoder):
-    """Function from a sample of payloads to its fields, decoded when asked for.
-
-    Parameters
-    ----------
-    cls : type
-        A subclass of FieldMap: `fastshard.typed.DictSample`.
-    copy : bool, default False
-        Copy payloads: samples do not keep the file mapped.
-    """
+    """Function from a sample of payloads to its fields, decoded when asked for."""
 
     cdef readonly type cls
     cdef readonly bint copy
@@ -183,13 +159,7 @@ cdef class MapDecoder(SampleDecoder):
         self.copy = copy
 
     def __call__(self, SampleBase sample not None):
-        """Return the fields of a sample.
-
-        Raises
-        ------
-        FormatError
-            The payload is no msgpack map with str keys.
-        """
+        """Return the fields of a sample."""
         cdef PackedSamples samples = <PackedSamples?> sample.samples
         cdef Py_ssize_t i = sample.position
         cdef uint8_t *at

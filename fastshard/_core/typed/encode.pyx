@@ -328,28 +328,6 @@ cdef class PayloadEncoder:
     """Encoder of samples to payloads: msgpack maps of fields.
 
     Arrays in C order, or of npy in Fortran order, need no call of `convert`.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Fields of `encode`, in their order.
-    convert : callable
-        ``convert(value, name)`` returns a value of a plain type for any other: None,
-        bool, int, float, str, a buffer, list, tuple, dict, an array whose data lie in
-        order, or an object with the same fields as a dict in a tuple of one. `name` is
-        that of the field, None inside lists and maps.
-    describe : callable
-        ``describe(array, fortran)`` returns npy's version and the text of a header, or
-        0 and the header of a compact array, or -1 for an array that `convert` takes.
-    compact : bool
-        Store compact arrays.
-    kinds : mapping of str to str
-        What fields of `encode` are declared to be, of those that are plain: none, bool,
-        int, float, str, bytes or array, with a ``?`` where None is a value.
-    own : collection of str
-        Fields whose values are all given to `convert`, except None and bytes.
-    dtypes : mapping of str to dtype or scalar type
-        What arrays of `encode` must have, by field; see `ArrayField`.
     """
 
     cdef tuple names, keys
@@ -383,19 +361,7 @@ cdef class PayloadEncoder:
         ]
 
     def encode(self, sample):
-        """Return the payload of an object's attributes.
-
-        Returns
-        -------
-        bytes
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            A value cannot be stored; the message begins with the field.
-        AttributeError
-            A field is missing.
-        """
+        """Return the payload of an object's attributes."""
         cdef payload_t out
         cdef Py_ssize_t i
         cdef bytes key
@@ -417,17 +383,7 @@ cdef class PayloadEncoder:
             PyMem_Free(out.data)
 
     def encode_map(self, dict values not None):
-        """Return the payload of values by field.
-
-        Returns
-        -------
-        bytes
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            A value cannot be stored, or a key is no str.
-        """
+        """Return the payload of values by field."""
         cdef payload_t out
         cdef Py_ssize_t i = 0
         self.begin(&out)

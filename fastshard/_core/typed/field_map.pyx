@@ -55,13 +55,7 @@ cdef class FieldMap:
 
     @classmethod
     def _from_buffer(cls, data not None):
-        """Return the fields of a payload; its shape is checked, no value is decoded.
-
-        Raises
-        ------
-        FormatError
-            The payload is no map with str keys; the offset is relative to it.
-        """
+        """Return the fields of a payload; its shape is checked, no value is decoded."""
         cdef const uint8_t *payload
         cdef uint64_t size
         cdef object holder = data
@@ -270,11 +264,6 @@ cdef class FieldMap:
 
     def _extent(self, str name not None):
         """Return a view of a field's bytes in the payload, None if it has no payload.
-
-        Raises
-        ------
-        FieldNotFoundError
-            There is no such field.
         """
         cdef value_t found
         if self.payload == NULL:
@@ -290,13 +279,7 @@ cdef class FieldMap:
 cdef object make_map(
     object cls, const uint8_t *payload, uint64_t size, object owner, bint copy
 ):
-    """Return the fields of a payload; `owner` is a MappedFile or begins with it.
-
-    Raises
-    ------
-    FormatError
-        The payload is no map with str keys; the offset is relative to it.
-    """
+    """Return the fields of a payload; `owner` is a MappedFile or begins with it."""
     cdef FieldMap made
     cdef value_t found
     cdef Py_ssize_t place

@@ -359,23 +359,7 @@ cdef int load_msgspec() except -1:
 
 
 def unpack_map(data not None):
-    """Return the fields of a payload as a dict, decoded without a type.
-
-    Parameters
-    ----------
-    data : buffer
-
-    Returns
-    -------
-    dict of str to object
-        Bin values are bytes, arrays too.
-
-    Raises
-    ------
-    FormatError
-        The payload is not a map with str keys, is cut, or has trailing bytes. The
-        offset is relative to the payload.
-    """
+    """Return the fields of a payload as a dict, decoded without a type."""
     cdef Py_buffer buffer
     cdef const uint8_t *payload = bytes_of(data, &buffer)
     cdef uint64_t size = <uint64_t> buffer.len
@@ -404,23 +388,7 @@ def unpack_map(data not None):
 
 
 def extents_of_fields(data not None):
-    """Return the fields of a payload without decoding them.
-
-    Parameters
-    ----------
-    data : buffer
-
-    Returns
-    -------
-    dict of str to tuple
-        ``(kind, at, size, start, nbytes)``: the value's type, and in bytes from the
-        payload's start the encoded value and its contents.
-
-    Raises
-    ------
-    FormatError
-        As for `unpack_map`.
-    """
+    """Return the fields of a payload without decoding them."""
     cdef Py_buffer buffer
     cdef const uint8_t *payload = bytes_of(data, &buffer)
     cdef uint64_t size = <uint64_t> buffer.len

@@ -121,23 +121,7 @@ cdef object view_of(object owner, const uint8_t *at, uint64_t size):
 
 @cython.final
 cdef class TypePlan:
-    """Fields of a class, and how payloads become its objects.
-
-    Parameters
-    ----------
-    cls : type
-        Its objects are made without ``__init__``.
-    fields : sequence of FieldPlan
-        In the order of the class: ``name aliases kind dtype optional has_default
-        default factory decode``; kind is one of ``"int float bool str bytes none array
-        object"``. ``decode(view)`` decodes an object from its encoded value.
-    post_init : bool
-        Call ``__post_init__`` of the objects.
-    strict : bool
-        Refuse payloads with fields that the class has not.
-    make : callable, optional
-        ``make(cls, strict)`` returns this plan, for pickles.
-    """
+    """Fields of a class, and how payloads become its objects."""
 
     def __cinit__(
         self, cls not None, fields, bint post_init=False, bint strict=False,
@@ -238,13 +222,6 @@ cdef class TypePlan:
         """Find the value of each field and check the payload; `found` has `width`.
 
         A field that is not there has the kind `MISSING`.
-
-        Raises
-        ------
-        FormatError
-            The payload is no map of fields; the offset is relative to it.
-        SchemaError
-            The plan is strict, and the class has no such field.
         """
         cdef int k
         cdef int fault = OTHER_ORDER
@@ -388,23 +365,7 @@ cdef class TypePlan:
         self, const uint8_t *at, uint64_t size, object owner, bint writable,
         bint copy, bint aligned,
     ):
-        """Return the object of a payload.
-
-        Parameters
-        ----------
-        owner : object
-            Keeps the payload's memory: an exporter, or a MappedFile.
-        writable : bool
-            Whether the memory may be written to.
-        copy, aligned : bool
-            As for `from_buffer`.
-
-        Raises
-        ------
-        FormatError, SchemaError
-            The offset is relative to the payload, the path is empty, `member` is the
-            field.
-        """
+        """Return the object of a payload."""
         cdef value_t few[FEW_FIELDS]
         cdef value_t *found = few
         if self.width > FEW_FIELDS:
@@ -563,28 +524,7 @@ cdef class TypePlan:
     # From buffers
 
     def from_buffer(self, data not None, bint copy=False, bint aligned=False):
-        """Return the object of a payload.
-
-        Parameters
-        ----------
-        data : contiguous buffer
-        copy : bool, default False
-            Arrays are copies: writable and C-contiguous.
-        aligned : bool, default False
-            Arrays whose data are not aligned for their type are copies.
-
-        Returns
-        -------
-        object
-            Its arrays are on `data`, read-only if that is.
-
-        Raises
-        ------
-        FormatError
-            The payload is no msgpack map with str keys, or a value of it is broken.
-        SchemaError
-            Its fields are not those of the class.
-        """
+        """Return the object of a payload."""
         cdef object owner = data
         cdef const uint8_t *at
         cdef uint64_t size

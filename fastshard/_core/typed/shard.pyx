@@ -101,13 +101,7 @@ cdef dict decode_map(
     const uint8_t *payload, uint64_t size, tuple fields, object owner, bint writable,
     LayoutCache layouts, dict values,
 ):
-    """Add fields of a payload to `values`, all of them if they are None.
-
-    Raises
-    ------
-    FormatError
-        Its offset is relative to the payload, its member the field's name.
-    """
+    """Add fields of a payload to `values`, all of them if they are None."""
     cdef value_t key, value
     cdef uint64_t count, k, at
     cdef object name = None
@@ -161,11 +155,6 @@ cdef class PackedTable:
     """Payloads of the samples of a shard, and the names of fields that were met.
 
     Handles on a shard share it, so that members keep their positions.
-
-    Parameters
-    ----------
-    tar : Shard
-        Its `grouping` has the samples.
     """
 
     def __cinit__(self, Shard tar not None, Grouping grouping not None):
@@ -233,18 +222,7 @@ cdef class PackedTable:
 
 
 cdef class PackedShard(FieldShard):
-    """Open shard of payloads; see `fastshard.Shard`.
-
-    Parameters
-    ----------
-    source : Source
-        The tar's.
-    table : ExtentTable
-        Empty: extents are found in payloads.
-    path, mode : str
-    tar : Shard
-    packed : PackedTable
-    """
+    """Open shard of payloads; see `fastshard.Shard`."""
 
     def __init__(
         self, Source source, ExtentTable table, str path, str mode,
@@ -444,14 +422,7 @@ cdef bint is_writable(object owner):
 
 
 cdef class PackedSamples(GroupedSamples):
-    """Samples of a shard of payloads; a Python subclass is a `Sequence`.
-
-    Parameters
-    ----------
-    shard : PackedShard
-    grouping : Grouping
-    sample_type : type
-    """
+    """Samples of a shard of payloads; a Python subclass is a `Sequence`."""
 
     def __cinit__(
         self, PackedShard shard not None, Grouping grouping not None, type sample_type
@@ -696,24 +667,7 @@ def make_packed_shard(Shard tar not None, Grouping grouping not None):
 
 
 def decode_fields(SampleBase sample not None, tuple fields not None):
-    """Return values of a sample's fields by name, with the key as ``"__key__"``.
-
-    Parameters
-    ----------
-    sample : SampleBase
-        Of `PackedSamples`.
-    fields : tuple of str
-        Empty: all visible ones.
-
-    Raises
-    ------
-    FastshardError
-        A field is named ``"__key__"``, as the key in the result is.
-    FieldNotFoundError
-        The sample has no such field.
-    FormatError
-        The payload is not a msgpack map.
-    """
+    """Return values of a sample's fields by name, with the key as ``"__key__"``."""
     cdef PackedSamples samples = <PackedSamples?> sample.samples
     cdef tuple asked = fields if fields else sample.only
     cdef dict values = samples.decode(sample.position, asked)
@@ -773,18 +727,7 @@ def decode_member(SampleBase sample not None, field):
 
 
 def decode_columns(samples not None, tuple fields not None):
-    """Return values of fields of samples of `PackedSamples`: lists by name.
-
-    Parameters
-    ----------
-    samples : list of SampleBase, or SampleList
-    fields : tuple of str
-
-    Raises
-    ------
-    FieldNotFoundError
-        A sample lacks a field.
-    """
+    """Return values of fields of samples of `PackedSamples`: lists by name."""
     cdef SampleBase sample
     cdef dict columns = {field: [] for field in fields}
     if len(fields) == 1:
@@ -835,14 +778,7 @@ cdef list decode_column(object samples, str field):
 
 
 def kind_of_field(SampleBase sample not None, field):
-    """Return the type of a field's value and whether it is an array.
-
-    Returns
-    -------
-    (kind, is_array) : tuple of str and bool
-        As in msgpack: ``"None"``, ``"bool"``, ``"int"``, ``"float"``, ``"str"``,
-        ``"bytes"``, ``"list"``, ``"dict"``, ``"an extension type"``.
-    """
+    """Return the type of a field's value and whether it is an array."""
     cdef PackedShard shard = (<PackedSamples?> sample.samples).held
     cdef Py_ssize_t member = sample.member_of(field)
     cdef field_t place
@@ -894,14 +830,7 @@ def fields_of_payload(bytes payload not None):
 
 
 def decode_payload(bytes payload not None, fields=None):
-    """Return values of a payload's fields by name; arrays are on the payload.
-
-    Parameters
-    ----------
-    payload : bytes
-    fields : tuple of str, optional
-        By default all; absent ones are left out.
-    """
+    """Return values of a payload's fields by name; arrays are on the payload."""
     return decode_map(
         <const uint8_t *> PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), fields,
         payload, False, new_layout_cache(), {},
@@ -909,13 +838,7 @@ def decode_payload(bytes payload not None, fields=None):
 
 
 def unpack_value(data not None):
-    """Return the value of a buffer that is one encoded msgpack value.
-
-    Raises
-    ------
-    FormatError
-        It is not; the offset is relative to its first byte.
-    """
+    """Return the value of a buffer that is one encoded msgpack value."""
     cdef Py_buffer buffer
     cdef const uint8_t *at = bytes_of(data, &buffer)
     cdef uint64_t size = <uint64_t> buffer.len

@@ -51,11 +51,6 @@ def expand_braces(pattern: str) -> list[str]:
     (``{0..10..2}``), as ranges of letters may; lists nest. Unpaired braces and braces
     without a list or range are literal. Unlike in bash, backslashes and ``$`` are
     literal too.
-
-    Raises
-    ------
-    FastshardError
-        The pattern expands to more than a million words, or nests deeper than 64.
     """
     words = _Parser(pattern).series(0, len(pattern), 0)
     if words.number > MAX_WORDS:
@@ -213,13 +208,7 @@ def has_magic(path: str) -> bool:
 
 
 def lexists(path: str) -> bool:
-    """Return whether a path exists; a dangling link does.
-
-    Raises
-    ------
-    OSError
-        The path cannot be examined.
-    """
+    """Return whether a path exists; a dangling link does."""
     return _stat(os.lstat, path) is not None
 
 
@@ -248,23 +237,7 @@ def list_tars(
     dangling: Literal["raise", "skip"] = "raise",
     also: Callable[[str], bool] = lambda name: False,
 ) -> list[str]:
-    """Return the tar files of a directory in natural order, without hidden ones.
-
-    Parameters
-    ----------
-    folder : str
-    dangling : {"raise", "skip"}
-        What to do with a tar file that is a dangling link.
-    also : callable
-        Whether to return a file of another name too.
-
-    Raises
-    ------
-    ShardNotFoundError
-        A tar file's name is a dangling link.
-    OSError
-        The directory cannot be read.
-    """
+    """Return the tar files of a directory in natural order, without hidden ones."""
     files = []
     for entry in _entries(folder, lambda name: is_shard_name(name) or also(name)):
         path = os.path.join(folder, entry.name)
@@ -295,11 +268,6 @@ def walk_folders(top: str) -> list[str]:
 
     Each directory occurs once: by its own path, or if it is reached only by links, by
     that of the first link.
-
-    Raises
-    ------
-    OSError
-        A directory cannot be read.
     """
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
@@ -340,11 +308,6 @@ def glob(pattern: str) -> list[str]:
 
     A part of the pattern that exists literally matches only itself. ``**`` matches
     any number of directories. Hidden names match only a part that begins with a dot.
-
-    Raises
-    ------
-    OSError
-        A directory cannot be read.
     """
     drive, tail = os.path.splitdrive(pattern)
     relative = tail.lstrip(os.sep + (os.altsep or ""))

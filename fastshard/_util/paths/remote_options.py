@@ -108,17 +108,6 @@ def check_local(options: Mapping[str, Any], *, caches: bool = True) -> None:
     """Check the options of a source whose shards are all local files.
 
     With ``cache_dir`` they are read through the cache; other options are for URLs.
-
-    Parameters
-    ----------
-    options : Mapping
-    caches : bool
-        Whether the call reads local files through a cache.
-
-    Raises
-    ------
-    ValueError
-        An option does nothing for local files.
     """
     if not options:
         return

@@ -141,13 +141,7 @@ def is_url(text: str) -> bool:
 
 @lru_cache(1024)
 def normalize_url(url: str) -> str:
-    """Return an ``http`` or ``https`` URL as HTTP sends it: ASCII, percent-encoded.
-
-    Raises
-    ------
-    FastshardError
-        The URL has another scheme, a user or a password, or no valid host.
-    """
+    """Return an ``http`` or ``https`` URL as HTTP sends it: ASCII, percent-encoded."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

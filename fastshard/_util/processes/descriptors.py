@@ -31,11 +31,6 @@ def kept_limit(*, spared: bool = False) -> int:
     Descriptors are kept for speed alone: their files can be opened again. The kernel
     gives out the lowest free number, so that all numbers from this limit on stay free,
     however many descriptors other parts of the process have.
-
-    Parameters
-    ----------
-    spared : bool
-        For descriptors that save little: half as many.
     """
     if resource is None:
         return sys.maxsize

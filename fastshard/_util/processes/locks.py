@@ -87,11 +87,6 @@ def try_lock(fd: int) -> bool | None:
 
     A forked child shares the lock, until both have closed the descriptor or one has
     unlocked it.
-
-    Returns
-    -------
-    bool or None
-        Whether the lock was acquired; None: the file system has no locks.
     """
     try:
         _lock(fd)
@@ -147,11 +142,6 @@ def hold_file(path: str) -> Iterator[None]:
 
     Waits while another process or thread holds it. On a file system without locks
     nothing is waited for.
-
-    Raises
-    ------
-    OSError
-        The file cannot be created.
     """
 
     def pause(fd: int) -> bool:

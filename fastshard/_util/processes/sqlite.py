@@ -31,18 +31,6 @@ def open_with_wal(
 
     Elsewhere a WAL that was written on another file system is stored first, by its one
     user of that moment.
-
-    Parameters
-    ----------
-    connect : callable
-        ``connect(*settings)`` opens it, with settings made before the file is read.
-    lock : callable
-        Returns what is held while a connection is used; by default nothing.
-
-    Returns
-    -------
-    connection, str
-        The mode of its journal.
     """
     connection = connect()
     try:

@@ -61,13 +61,6 @@ def temporary_folder(name: str, parent: str | None = None) -> Iterator[str]:
     """Yield the path of a new folder, which is removed at the end if it is still there.
 
     What dead processes left beside it is removed first.
-
-    Parameters
-    ----------
-    name : str
-        Last part of the path.
-    parent : str, optional
-        By default the system's folder for temporary files.
     """
     if parent is None:
         from tempfile import gettempdir

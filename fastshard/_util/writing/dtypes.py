@@ -12,18 +12,7 @@ __all__ = ["explain_unnamed", "suggest_plain"]
 
 
 def explain_unnamed(dtype: np.dtype[Any]) -> str | None:
-    """Return why an array would not come back from ``.npy``, and a way out.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of the array.
-
-    Returns
-    -------
-    str or None
-        None if it comes back with the same dtype.
-    """
+    """Return why an array would not come back from ``.npy``, and a way out."""
     if dtype.isbuiltin == 1 and not dtype.hasobject:  # numbers in native byte order
         return None
     # A structured dtype is mutable: not a key of the cache.

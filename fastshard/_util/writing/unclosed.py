@@ -53,11 +53,6 @@ class ExitCall:
     """Call of a function at the end of the process, also of a worker process.
 
     Workers of multiprocessing do not call functions of `atexit`.
-
-    Parameters
-    ----------
-    function : callable
-        May be called twice.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:

@@ -31,10 +31,6 @@ def split_name(name: str) -> tuple[str, str]:
 class Files:
     """Files of a shard, numbered by sorted name.
 
-    Parameters
-    ----------
-    table : ExtentTable
-
     Attributes
     ----------
     order : array of int
@@ -57,13 +53,7 @@ class Files:
         return [self._table.name_of(i) for i in self.order]
 
     def position(self, number: int) -> int:
-        """Return a file's position in the shard.
-
-        Raises
-        ------
-        IndexError
-            The number is out of range.
-        """
+        """Return a file's position in the shard."""
         if not 0 <= number < len(self.order):
             raise IndexError(
                 f"File index {number} out of range for shard: it has {len(self):,}"

@@ -19,16 +19,7 @@ __all__ = ["MultiIndexTarSet", "find_local_index", "read_local_index", "request_
 
 
 def find_local_index(root: str, name: str, index: str) -> str | None:
-    """Return the path of a local shard's index, JSON first, as webshart does.
-
-    Parameters
-    ----------
-    root : str
-    name : str
-        The shard's path relative to `root`, without a suffix.
-    index : str
-        The directory of indexes, or "auto" for indexes beside the shards.
-    """
+    """Return the path of a local shard's index, JSON first, as webshart does."""
     for kind in reversed(SEARCHED):
         sidecar = sidecar_path(f"{name}.tar", kind)
         path = os.path.join(root if index == "auto" else index, sidecar)
@@ -62,16 +53,6 @@ class MultiIndexTarSet(TarSet):
 
     At least the shards or the indexes are remote. Absent, stale and damaged candidates
     are dropped.
-
-    Parameters
-    ----------
-    paths : sequence of str
-    indexes : sequence of sequence of str
-        Candidate paths and URLs of each shard's index, the best first.
-    settings : Settings
-        How URLs are read.
-    **options
-        As for `TarSet`.
     """
 
     def __init__(

@@ -176,20 +176,7 @@ def find_remote(
     strict: bool,
     settings: Settings,
 ) -> Discovery:
-    """Find the shards below a URL.
-
-    Parameters
-    ----------
-    root : str
-    subfolder : str, optional
-        Search only below this folder of the root.
-    metadata : str, optional
-        A directory or the URL of a folder: its indexes are the first candidates.
-    strict : bool
-        Leave out shards without an index in a listing. Over HTTP there is no listing,
-        and no shard is left out.
-    settings : Settings
-    """
+    """Find the shards below a URL."""
     below = (subfolder or "").strip("/")
     root, found, listed = _list_shards(root, below, settings)
     names = {name: (path, nbytes) for name, path, nbytes in found}

@@ -80,13 +80,7 @@ class BlobName(NamedTuple):
 
 
 def parse_blob_url(url: str) -> BlobName:
-    """Parse ``at://DID/blob/CID``.
-
-    Raises
-    ------
-    ValueError
-        It is not the URL of a blob.
-    """
+    """Parse ``at://DID/blob/CID``."""
     did, middle, cid = url.removeprefix("at://").partition(MIDDLE)
     if not (url.startswith("at://") and middle and did and cid) or "/" in did + cid:
         raise ValueError(f"expected at://did/blob/cid, got {url[:200]!r}")
@@ -94,27 +88,7 @@ def parse_blob_url(url: str) -> BlobName:
 
 
 class BlobSettings(Settings):
-    """Options with which blobs are read, and where their servers are found.
-
-    Parameters
-    ----------
-    options : RemoteOptions
-        Without ``cache_dir`` that of ``FASTSHARD_CACHE``, or the user's.
-    sizes : Mapping of str to int
-        Sizes of blobs, by URL, as records say them.
-    pds_endpoint : str, optional
-        URL of the server that has all of the blobs; by default it is looked up in the
-        document of each DID.
-    plc_url : str, optional
-        The directory of DIDs.
-    client : Atmosphere, optional
-        Finds the servers, in place of one of `plc_url`, without a `pds_endpoint`.
-
-    Raises
-    ------
-    FastshardError
-        There is no directory for the cache.
-    """
+    """Options with which blobs are read, and where their servers are found."""
 
     def __init__(
         self,
@@ -190,27 +164,6 @@ def fetch_blob(
 
     The bytes are compared with the CID before the file gets its name. Threads and
     processes that want the same blob wait for one download.
-
-    Parameters
-    ----------
-    did, cid : str
-    settings : BlobSettings
-    nbytes : int, optional
-        Its size, as a record says.
-
-    Returns
-    -------
-    str
-        Complete. Evicted if the cache outgrows ``cache_limit``: open it at once.
-
-    Raises
-    ------
-    RemoteNotFoundError
-        The server has no such blob; or it is not in the cache, with ``offline=True``.
-    RemoteError
-        The blob cannot be read, has another size, or is not what its CID names.
-    OSError
-        The cache cannot be written to, or is too small.
     """
     path = find_blob(did, cid, settings, nbytes=nbytes)
     if path is not None:
@@ -236,28 +189,14 @@ def fetch_blob(
 def find_blob(
     did: str, cid: str, settings: BlobSettings, *, nbytes: int | None = None
 ) -> str | None:
-    """Return the path of a blob's file, or None if it is not in the cache.
-
-    Raises
-    ------
-    RemoteError
-        As for `fetch_blob`.
-    """
+    """Return the path of a blob's file, or None if it is not in the cache."""
     blob = BlobName(did, cid, nbytes)
     return _find(settings.shared(_BlobCache).cache, _check(blob), blob)
 
 
 @functools.lru_cache(4096)
 def _check(blob: BlobName) -> HashedObject:
-    """Return a blob as an object of the cache.
-
-    Raises
-    ------
-    RemoteNotFoundError
-        The DID or the CID is not one.
-    RemoteError
-        The CID is of a record, or the blob is too large.
-    """
+    """Return a blob as an object of the cache."""
     if not is_did(blob.did):
         raise RemoteNotFoundError(f"{blob.did[:200]!r} is not a DID", blob.url[:400])
     try:

@@ -32,17 +32,7 @@ def open_blob(
     progress: Progress | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a blob's file as a shard that is named by its URL.
-
-    Raises
-    ------
-    ShardNotFoundError
-        The file was evicted.
-    FormatError
-        It is no tar.
-    OSError
-        It cannot be read or mapped.
-    """
+    """Open a blob's file as a shard that is named by its URL."""
     options = options._replace(index_source="auto")
     found = open_local_tar(path, options, progress=progress, ring=ring)
     source, table = found.parts()
@@ -64,11 +54,6 @@ def index_blob(shard: TarShard) -> None:
     """Write an index beside the file of a shard that was opened without one.
 
     It is not synced: the checksums of a torn one are wrong, and it is made again.
-
-    Raises
-    ------
-    OSError
-        The index cannot be written.
     """
     with LocalFile(shard._location) as file:
         write_binary(
@@ -114,19 +99,7 @@ class BlobSet(PackedSet):
         return self.remote
 
     def open_shard(self, k: int) -> Any:
-        """Open shard `k`.
-
-        Raises
-        ------
-        RemoteError
-            The blob cannot be read, or is not what its CID names.
-        FormatError
-            It is no tar.
-        OSError
-            The cache cannot be written to.
-        ClosedError
-            The dataset is closed.
-        """
+        """Open shard `k`."""
         self.check_open()
         url = self.paths[k]
         options = TarOptions("auto", **(self.options | {"remote": None}))
@@ -175,13 +148,7 @@ class BlobSet(PackedSet):
             self._ahead.discard(j)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
-        """Return the faults of all shards; all blobs are downloaded.
-
-        Parameters
-        ----------
-        hashes : bool
-            Without effect: a blob is compared with its CID when it is downloaded.
-        """
+        """Return the faults of all shards; all blobs are downloaded."""
         files = self.map_shards(lambda k: fetch_url(self.paths[k], self._settings), "")
         urls = dict(zip(files, self.paths, strict=True))
         options = {name: self.options[name] for name in ("key", "lower")}

@@ -216,13 +216,7 @@ class BlobSource(ListedSource):
         return f"<BlobSource of {len(urls):,} blobs: {shown}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, unless an option is a secret.
-
-        Raises
-        ------
-        FastshardError
-            The token or a header is, or may be, a secret.
-        """
+        """Pickle, unless an option is a secret."""
         Settings(self._options).__reduce__()
         args = self.blob_refs, self.pds_endpoint, self.plc_url, self._client
         return _make_again, (*args, self._options)

@@ -253,12 +253,6 @@ class PDSBlobStore:
 class BlobUpload:
     """Shards that are uploaded together, when all of them are there.
 
-    Parameters
-    ----------
-    client : Atmosphere
-    force : bool
-    timeout : float, optional
-
     Attributes
     ----------
     path : str
@@ -292,13 +286,7 @@ class BlobUpload:
                 self._upload(path, blob)
 
     def publish(self, path: str, digest: str) -> str:
-        """Take a shard; return its URL.
-
-        Raises
-        ------
-        ValueError
-            It is too large, or all shards are.
-        """
+        """Take a shard; return its URL."""
         nbytes = os.path.getsize(path)
         self._nbytes += nbytes
         if nbytes > MAX_SHARD and not self._force:
@@ -319,13 +307,7 @@ class BlobUpload:
         return BlobName(self._did, cid).url
 
     def _upload(self, path: str, blob: dict[str, Any]) -> None:
-        """Upload a shard.
-
-        Raises
-        ------
-        RemoteError
-            The server refuses it, or the file has changed.
-        """
+        """Upload a shard."""
         found = self._client.upload_blob(
             Path(path),
             mime_type=MIME_TYPE,

@@ -140,13 +140,7 @@ def latest_label(labels: list[LabelRecord]) -> LabelRecord:
 
 
 def _read_uri(answer: dict[str, Any], name: str, version: str | None) -> str:
-    """Return the dataset's address of an AppView's answer.
-
-    Raises
-    ------
-    RecordError
-        It has none, or the label in it is another one.
-    """
+    """Return the dataset's address of an AppView's answer."""
     fields = RecordFields(answer, RESOLVE)
     uri = fields.uri("uri")
     if AtUri.parse(uri).collection != ENTRY:

@@ -41,20 +41,6 @@ def list_collection(
 
     One request a page; one request if this client listed them before and no more than
     a page is new.
-
-    Parameters
-    ----------
-    client : Atmosphere
-    collection : str
-    repo : str, optional
-        DID or handle of the owner; by default the client's account.
-
-    Raises
-    ------
-    SessionError
-        There is no `repo`, and no session.
-    RemoteError
-        The server cannot be asked, or its pages do not end.
     """
     owner = client.did if repo is None else client.resolve_did(repo)
     listings = _LISTINGS.setdefault(client, {})

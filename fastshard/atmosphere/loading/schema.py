@@ -177,13 +177,7 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
 
 
 def parse_handle_ref(ref: str) -> tuple[str, str, str]:
-    """Return owner, name and version of ``@handle/TypeName@version``.
-
-    Raises
-    ------
-    ValueError
-        A part is missing.
-    """
+    """Return owner, name and version of ``@handle/TypeName@version``."""
     owner, slash, rest = ref.removeprefix("@").partition("/")
     name, at, version = rest.rpartition("@")
     if slash and owner and rest and not at:

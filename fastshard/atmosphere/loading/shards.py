@@ -51,13 +51,7 @@ REGION = re.compile(r"[a-z0-9-]{1,50}", re.ASCII)  # a part of a host's name
 
 
 def storage_type(storage: Storage) -> str:
-    """Return "http", "s3", "blobs" or "external".
-
-    Raises
-    ------
-    ValueError
-        The storage is of an unknown type.
-    """
+    """Return "http", "s3", "blobs" or "external"."""
     if isinstance(storage, UnknownMember):
         raise ValueError(f"Unknown storage type: {storage.type[:200]!r}")
     return TYPES[type(storage)]
@@ -122,24 +116,7 @@ def open_storage(
     sample_type: type[Any],
     **options: Any,
 ) -> Dataset[Any]:
-    """Return the dataset of a storage.
-
-    Parameters
-    ----------
-    client, storage, uri, did
-        As for `source_of_storage`.
-    sample_type : type
-    **options
-        Options of `Dataset`. With ``store=``, shards in a bucket are read from the
-        server, and with the credentials, that it names.
-
-    Raises
-    ------
-    RecordError
-        A shard's place is no URL, or the URL is not one of a public server.
-    ValueError
-        The storage is of an unknown type.
-    """
+    """Return the dataset of a storage."""
     from fastshard.typed.dataset import Dataset
 
     if client._options["private_hosts"] is False:
@@ -153,26 +130,7 @@ def open_storage(
 def source_of_storage(
     client: Atmosphere, storage: Storage, uri: str, did: str, *, in_bucket: bool = False
 ) -> ListedSource:
-    """Return the source of the shards of a storage.
-
-    Parameters
-    ----------
-    client : Atmosphere
-    storage : StorageHttp, StorageS3, StorageBlobs or StorageExternal
-    uri : str
-        Of the entry.
-    did : str
-        Of the repository, which has the blobs.
-    in_bucket : bool
-        The caller says which server has the bucket.
-
-    Raises
-    ------
-    RecordError
-        A shard's place is no URL, or the URL is not one of a public server.
-    ValueError
-        The storage is of an unknown type.
-    """
+    """Return the source of the shards of a storage."""
     storage_type(storage)  # a known one
     if isinstance(storage, StorageBlobs):
         return blob_source(client, storage, did)

@@ -42,18 +42,7 @@ MIME_TYPE = "application/x-tar"
 
 
 class EntryFields(NamedTuple):
-    """Fields of an entry, besides its storage.
-
-    Attributes
-    ----------
-    name : str
-    description : str or None
-    tags : list of str or None
-    license : str or None
-    metadata : Mapping or None
-    metadata_schema_ref : str or None
-    content_metadata : Mapping or None
-    """
+    """Fields of an entry, besides its storage."""
 
     name: str
     description: str | None = None
@@ -70,13 +59,7 @@ def entry_record(
     storage: Storage,
     samples: int | None = None,
 ) -> EntryRecord:
-    """Return the record of a dataset; that of blobs has their size, too.
-
-    Raises
-    ------
-    TypeError
-        The tags are a str.
-    """
+    """Return the record of a dataset; that of blobs has their size, too."""
     if isinstance(fields.tags, str):  # a sequence of its letters
         raise TypeError("tags must be a list of str, got a str")
     size = None if samples is None else DatasetSize(samples)
@@ -99,25 +82,13 @@ def entry_record(
 
 
 def check_entry(fields: EntryFields, schema_uri: str | AtUri) -> None:
-    """Check the fields of an entry before its shards are uploaded.
-
-    Raises
-    ------
-    RecordError
-        A value cannot be in a record.
-    """
+    """Check the fields of an entry before its shards are uploaded."""
     storage = StorageHttp([HttpShardEntry("https://shard.example")])
     check_record(entry_record(fields, schema_uri, storage))
 
 
 def content_of(value: Any) -> tuple[dict[str, Any] | None, type | None]:
-    """Return the content metadata of a dataset as a dict, and their sample type.
-
-    Raises
-    ------
-    TypeError
-        They are neither a dict nor a sample.
-    """
+    """Return the content metadata of a dataset as a dict, and their sample type."""
     if value is None:
         return None, None
     if isinstance(value, Mapping):

@@ -309,13 +309,7 @@ class VerificationPublisher:
 
 
 def _paths_of(lens: Lens[Any, Any]) -> tuple[str, str]:
-    """Return ``module:function`` of both functions.
-
-    Raises
-    ------
-    ValueError
-        There is no putter, or a function has no name that others could import.
-    """
+    """Return ``module:function`` of both functions."""
     if lens._putter is None:
         raise ValueError("a lens to publish needs a putter")
     found = []

@@ -24,14 +24,7 @@ MAX_RECORD = 1 << 20  # bytes of JSON, about what repositories hold
 
 
 def check_record(record: AtRecord) -> dict[str, Any]:
-    """Return the JSON object of a record that is about to be published.
-
-    Raises
-    ------
-    RecordError
-        A field is of another type or longer than its lexicon says, a value is a float,
-        which servers refuse, or the record is larger than repositories hold.
-    """
+    """Return the JSON object of a record that is about to be published."""
     value = record.to_record()
     checked: dict[str, Any] = check_value(value, "")
     text = json.dumps(checked, ensure_ascii=False, separators=(",", ":"))
@@ -46,17 +39,7 @@ def check_record(record: AtRecord) -> dict[str, Any]:
 def publish_record(
     client: Atmosphere, record: AtRecord, rkey: str | None = None
 ) -> AtUri:
-    """Create a record in the repository of the client's account.
-
-    Raises
-    ------
-    RecordError
-        As of `check_record`; nothing is sent.
-    ValueError
-        The client is not logged in.
-    RemoteError
-        The server refuses the record.
-    """
+    """Create a record in the repository of the client's account."""
     value = check_record(record)
     uri = client.create_record(record.TYPE, value, rkey=rkey, validate=False)
     if rkey is not None:

@@ -199,13 +199,7 @@ def schema_record(
     description: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> SchemaRecord:
-    """Return the record of a sample type.
-
-    Raises
-    ------
-    TypeError
-        The class is not packable, or has a field that a schema cannot describe.
-    """
+    """Return the record of a sample type."""
     structure = _structure_of(sample_type)
     body = to_json_schema(structure)
     versions = body.pop("arrayFormatVersions", None)

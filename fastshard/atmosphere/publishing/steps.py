@@ -74,32 +74,7 @@ def publish_steps(
     version: str | None = None,
     content_type: type | None = None,
 ) -> AtUri:
-    """Publish a dataset; return the address of its entry.
-
-    Parameters
-    ----------
-    client : Atmosphere
-        Logged in.
-    fields : EntryFields
-    schema : SchemaWanted
-    store : callable
-        Stores the shards. It is called once all that is known before was checked.
-    version : str, optional
-        Of the label.
-    content_type : type, optional
-        Of the content metadata: its schema is published, too.
-
-    Raises
-    ------
-    SessionError
-        The client is not logged in.
-    RecordError
-        A value cannot be in a record; nothing was made.
-    PublishError
-        A step failed after another one made something.
-    RemoteError
-        The first step failed.
-    """
+    """Publish a dataset; return the address of its entry."""
     did = client.did
     label = LabelRecord(
         fields.name, PLACEHOLDER, version=version, description=fields.description

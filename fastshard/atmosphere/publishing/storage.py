@@ -45,15 +45,7 @@ SECRETS = frozenset(  # parameters of URLs that give access without a password
 
 
 def check_public(url: str) -> str:
-    """Return a URL that others can read, and may see.
-
-    Raises
-    ------
-    TypeError
-        It is no str.
-    ValueError
-        It is a local path, or holds a password or a signature.
-    """
+    """Return a URL that others can read, and may see."""
     if not isinstance(url, str):
         raise TypeError(f"a URL must be a str, got {type(url).__name__}")
     if not is_public_url(url):
@@ -77,21 +69,7 @@ def storage_of_urls(
     region: str | None = None,
     endpoint: str | None = None,
 ) -> StorageHttp | StorageS3:
-    """Return the storage of shards that URLs or brace patterns name.
-
-    Parameters
-    ----------
-    urls : iterable of str
-    checksums : Mapping of str to str, optional
-        SHA-256 digests in hexadecimal, by URL.
-    region, endpoint : str, optional
-        Of the server of ``s3://`` URLs.
-
-    Raises
-    ------
-    ValueError
-        There is no URL, or one is not public.
-    """
+    """Return the storage of shards that URLs or brace patterns name."""
     shards = [shard for url in urls for shard in expand_braces(check_public(url))]
     if not shards:
         raise ValueError("there are no URLs of shards")
@@ -108,13 +86,7 @@ def storage_of_urls(
 def http_storage(
     urls: Sequence[str], checksums: Sequence[ShardChecksum | None] | None = None
 ) -> StorageHttp:
-    """Return the storage of shards that URLs name.
-
-    Raises
-    ------
-    ValueError
-        There is no URL, one is not public, or there are more or fewer checksums.
-    """
+    """Return the storage of shards that URLs name."""
     sums = _pair("urls", urls, checksums)
     return StorageHttp(
         [
@@ -132,14 +104,7 @@ def s3_storage(
     region: str | None = None,
     endpoint: str | None = None,
 ) -> StorageS3:
-    """Return the storage of shards in a bucket.
-
-    Raises
-    ------
-    ValueError
-        There is no key, there are more or fewer checksums, or the endpoint is not the
-        public URL of a server.
-    """
+    """Return the storage of shards in a bucket."""
     sums = _pair("keys", keys, checksums)
     if endpoint is not None:
         check_public(endpoint)
@@ -151,14 +116,7 @@ def blob_storage(
     blobs: Sequence[BlobRef | Mapping[str, Any]],
     checksums: Sequence[ShardChecksum | None] | None = None,
 ) -> StorageBlobs:
-    """Return the storage of shards that are blobs.
-
-    Raises
-    ------
-    ValueError
-        There is no blob, one is no blob of a record, or there are more or fewer
-        checksums.
-    """
+    """Return the storage of shards that are blobs."""
     sums = _pair("blob_refs", blobs, checksums)
     refs = [
         blob if isinstance(blob, BlobRef) else BlobRef.from_record(dict(blob))

@@ -46,20 +46,7 @@ def utf8_length(text: str) -> int:
 
 
 class RecordFields:
-    """The fields of a JSON object of a record, read one at a time and checked.
-
-    Parameters
-    ----------
-    value : object
-        A dict, or whatever stands in its place.
-    place : str
-        Address of the record; "" if it has none.
-    path : str
-        Path of the object in the record, such as ``storage.shards[0]``.
-    measure : callable
-        The length of a text. Records of others are measured in characters, as some
-        writers do; those to publish in bytes, as lexicons say.
-    """
+    """The fields of a JSON object of a record, read one at a time and checked."""
 
     def __init__(
         self,
@@ -106,13 +93,7 @@ class RecordFields:
         return value
 
     def require(self, name: str) -> Any:
-        """Return a field as it is.
-
-        Raises
-        ------
-        RecordError
-            There is none.
-        """
+        """Return a field as it is."""
         value = self.get(name)
         if value is ABSENT:
             raise self.fail("a required field is missing", name)
@@ -407,14 +388,7 @@ class UnknownMember(RecordPart):
 
 
 def check_value(value: object, path: str, depth: int = 0) -> Any:
-    """Return a value of the caller's as a record holds it: bytes as ``$bytes``.
-
-    Raises
-    ------
-    RecordError
-        It is, or holds, a float, a text that UTF-8 cannot encode, or an object of
-        another type.
-    """
+    """Return a value of the caller's as a record holds it: bytes as ``$bytes``."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

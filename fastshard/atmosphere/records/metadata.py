@@ -38,13 +38,7 @@ LONG_KEY = 256  # bytes whose number has two bytes
 def read_metadata(
     fields: RecordFields, name: str = "metadata"
 ) -> dict[str, Any] | None:
-    """Return the metadata of a record as a dict, in whichever form it is.
-
-    Raises
-    ------
-    RecordError
-        It is neither an object nor the msgpack of a dict.
-    """
+    """Return the metadata of a record as a dict, in whichever form it is."""
     value = fields.mapping_or_none(name)
     if value is None:
         return None
@@ -54,13 +48,7 @@ def read_metadata(
 
 
 def write_metadata(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return metadata as a record holds them: ``{"$bytes": base64}``.
-
-    Raises
-    ------
-    RecordError
-        A value is one that msgpack cannot hold, or there are more than 100,000 bytes.
-    """
+    """Return metadata as a record holds them: ``{"$bytes": base64}``."""
     data = _pack(dict(metadata))
     if len(data) > MOST_BYTES:
         reason = f"{len(data):,} bytes are more than the {MOST_BYTES:,} allowed"
@@ -148,13 +136,7 @@ def _lengthen(body: bytes) -> bytes:
 
 
 def _plain(value: object, path: str, depth: int = 0) -> Any:
-    """Return a copy of plain types, which msgpack gives back as they are.
-
-    Raises
-    ------
-    RecordError
-        A value is of another type, or nested too deep.
-    """
+    """Return a copy of plain types, which msgpack gives back as they are."""
     if value is None or isinstance(value, bool):
         return value
     for kind in (str, int, float):

@@ -145,15 +145,7 @@ class SchemaRecord(AtRecord):
 
 
 def check_record_version(fields: RecordFields) -> None:
-    """Check that the form of a schema's record is a known one.
-
-    Raises
-    ------
-    SchemaError
-        It is a later one.
-    RecordError
-        It is no integer, or below 1.
-    """
+    """Check that the form of a schema's record is a known one."""
     version = fields.count_or_none("atdataSchemaVersion", 1)
     if version is not None and version > RECORD_VERSION:
         reason = (

@@ -173,13 +173,7 @@ def entry_json(entry: Any) -> dict[str, Any]:
 
 
 def find_entry(index: Index, name: str) -> Any:
-    """Return an entry; one of the network names its blobs by ``at://did/blob/cid``.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    """
+    """Return an entry; one of the network names its blobs by ``at://did/blob/cid``."""
     entry: Any = index.get_dataset(name)
     if not hasattr(entry, "uri"):
         return entry

@@ -39,14 +39,7 @@ MAX_PASSWORD = 4096  # bytes
 
 
 def add_index_options(parser: Parser, *, inherited: bool = False) -> None:
-    """Add the options that say where the index is.
-
-    Parameters
-    ----------
-    parser : Parser
-    inherited : bool
-        It is that of a command's command, which takes the options too.
-    """
+    """Add the options that say where the index is."""
     unset = argparse.SUPPRESS if inherited else None
     group = parser.add_argument_group("index")
     group.add_argument(
@@ -72,21 +65,7 @@ def add_index_options(parser: Parser, *, inherited: bool = False) -> None:
 
 
 def open_index(args: argparse.Namespace, atmosphere: Any = None) -> Index:
-    """Return the index that a command line names.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-    atmosphere : Atmosphere, optional
-        By default an anonymous client, made when it is needed.
-
-    Raises
-    ------
-    UsageError
-        The command line has a password, or a password for a file.
-    FileNotFoundError
-        There is no such file.
-    """
+    """Return the index that a command line names."""
     from fastshard.catalog.index import Index
 
     given: str | None = args.index
@@ -150,13 +129,7 @@ def read_password(args: argparse.Namespace) -> str | None:
 
 
 def read_secret(path: str, option: str) -> str:
-    """Return the first line of a file.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or has no line.
-    """
+    """Return the first line of a file."""
     try:
         with open(path, encoding="utf-8") as file:
             secret = file.readline(MAX_PASSWORD).rstrip("\r\n")
@@ -168,13 +141,7 @@ def read_secret(path: str, option: str) -> str:
 
 
 def ask_password(owner: str) -> str:
-    """Ask for a password on the terminal.
-
-    Raises
-    ------
-    UsageError
-        There is no terminal, or nothing was typed.
-    """
+    """Ask for a password on the terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"the password of {owner} cannot be asked for: no terminal")
     from getpass import getpass

@@ -72,13 +72,7 @@ def cmd_diff(args: argparse.Namespace) -> int:
 
 
 def find_schema(index: Index, ref: str) -> tuple[str, dict[str, Any]]:
-    """Return the reference and the JSON of a schema.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    """
+    """Return the reference and the JSON of a schema."""
     if "://" not in ref and not ref.startswith("@"):
         name, _, version = ref.partition("@")
         ref = schema_ref(name, version or latest(index, name))

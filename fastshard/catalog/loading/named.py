@@ -60,32 +60,7 @@ def load_named(
     atmosphere: Any,
     options: dict[str, Any],
 ) -> Dataset[Any] | None:
-    """Return the dataset that a name has in an index.
-
-    Parameters
-    ----------
-    path : str
-    sample_type : type or None
-        None: that of the schema.
-    index : Index, EntryIndex or None
-        None: the default index, for references; other paths name nothing.
-    atmosphere : Atmosphere or None
-        Client of the network.
-    options : dict
-        Options of `Dataset`.
-
-    Returns
-    -------
-    Dataset or None
-        None: the path is one of shards.
-
-    Raises
-    ------
-    KeyError
-        There is no such entry.
-    ValueError
-        The reference has no name.
-    """
+    """Return the dataset that a name has in an index."""
     by_reference = is_reference(path)
     if not by_reference and (index is None or scheme_of(path)):
         return None
@@ -110,22 +85,7 @@ def load_named(
 def load_blobs(
     path: Any, sample_type: type[Any], atmosphere: Any, options: dict[str, Any]
 ) -> Dataset[Any]:
-    """Return the dataset of the URLs of blobs.
-
-    Parameters
-    ----------
-    path : str or sequence of str
-    sample_type : type
-    atmosphere : Atmosphere or None
-        Finds their servers; None: by the environment.
-    options : dict
-        Options of `Dataset`.
-
-    Raises
-    ------
-    ValueError
-        A URL is not of a blob.
-    """
+    """Return the dataset of the URLs of blobs."""
     from fastshard.atmosphere.blobs.source import BlobSource
 
     urls = [path] if isinstance(path, str) else list(path)

@@ -78,26 +78,6 @@ class PostgresProvider(SqlProvider):
     transaction; a connection that was lost is made again. The tables are made by the
     first write. With a password in its DSN a provider does not pickle: let the
     environment or a file of passwords have it.
-
-    Parameters
-    ----------
-    dsn : str
-        Address of the database: a URL, or ``key=value`` words.
-    timeout : float
-        Seconds to wait for the server.
-
-    Raises
-    ------
-    ValueError
-        The DSN is none.
-    MissingLibraryError
-        psycopg is not installed.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> typed.create_provider("postgres", dsn="postgresql://me:secret@host/datasets")
-    PostgresProvider('postgresql://host:5432/datasets')
     """
 
     now = (
@@ -203,17 +183,7 @@ class PostgresProvider(SqlProvider):
     def _call(
         self, call: Callable[[Any], T], writing: bool = False, keep: bool = False
     ) -> T:
-        """Call with a connection; once more if the server went away meanwhile.
-
-        Parameters
-        ----------
-        call : callable
-            May be called twice.
-        writing : bool
-            Make the tables if they are missing.
-        keep : bool
-            The connection is lent beyond the call.
-        """
+        """Call with a connection; once more if the server went away meanwhile."""
         for is_last in (False, True):
             connection, is_new = self._take()
             try:

@@ -721,17 +721,7 @@ class IndexProvider(ABC):
 
 
 def latest_label(rows: Iterable[LabelRow]) -> LabelRow | None:
-    """Return the latest of a name's labels, given the one written last first.
-
-    Parameters
-    ----------
-    rows : iterable of LabelRow
-
-    Returns
-    -------
-    LabelRow or None
-        By version if all are semantic versions, else the first; None of no rows.
-    """
+    """Return the latest of a name's labels, given the one written last first."""
     rows = list(rows)
     latest = latest_version(row.version or "" for row in rows)
     if latest is not None:

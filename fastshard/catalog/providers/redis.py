@@ -63,27 +63,6 @@ class RedisProvider(IndexProvider):
     """Index in a Redis database, best one that nothing else uses.
 
     A connection that was lost is made again. With a password it does not pickle.
-
-    Parameters
-    ----------
-    redis : redis.Redis or str, optional
-        Client, also one that decodes responses, or a URL; by default one of `options`.
-        A given client is not closed.
-    timeout : float
-        Seconds to wait for the server, unless a client is given.
-    **options
-        Of `redis.Redis`.
-
-    Raises
-    ------
-    MissingLibraryError
-        redis is not installed.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> typed.create_provider("redis", host="127.0.0.1", port=6379)
-    RedisProvider('redis://127.0.0.1:6379/0')
     """
 
     def __init__(
@@ -103,14 +82,7 @@ class RedisProvider(IndexProvider):
 
     @property
     def redis(self) -> Any:
-        """The client.
-
-        Examples
-        --------
-        >>> client = typed.create_provider("redis", db=3).redis
-        >>> client.get_connection_kwargs()["db"]
-        3
-        """
+        """The client."""
         return self._redis
 
     @property
@@ -389,16 +361,7 @@ class RedisProvider(IndexProvider):
         pipeline: Any = None,
         scanned: int | None = None,
     ) -> list[Any]:
-        """Run commands in one transaction; return their results.
-
-        Parameters
-        ----------
-        commands : sequence of tuple
-        pipeline : redis.client.Pipeline, optional
-            One that watches a key.
-        scanned : int, optional
-            Number of keys when a scan began, of which the commands store the result.
-        """
+        """Run commands in one transaction; return their results."""
         with self._asking() as client:
             pipeline = pipeline or client.pipeline(transaction=True)
             with pipeline:
@@ -424,15 +387,7 @@ class RedisProvider(IndexProvider):
             return results
 
     def _index(self) -> tuple[dict[str, str], dict[str, list[str]]]:
-        """Scan all entries and labels, and store which there are.
-
-        Returns
-        -------
-        names : dict of str to str
-            CIDs by name.
-        labels : dict of str to list of str
-            Versions by name.
-        """
+        """Scan all entries and labels, and store which there are."""
         count = self._ask([("DBSIZE",)])[0]
         several: dict[str, set[str]] = {}
         labels: dict[str, list[str]] = {}

@@ -46,28 +46,14 @@ ScannedRow = tuple[bytes, list[bytes | None]]
 
 
 class Scanner:
-    """Reads keys and values by a script, or, where scripts are refused, in pipelines.
-
-    Parameters
-    ----------
-    ask : callable
-        Runs commands in one pipeline and returns their results.
-    """
+    """Reads keys and values by a script, or in pipelines where scripts are refused."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._decode: Callable[[bytes], list[Any]] | None = None
 
     def hashes(self, pattern: str, fields: Sequence[str]) -> Iterator[ScannedRow]:
-        """Yield the keys that match, and fields of each; None for one that is missing.
-
-        Parameters
-        ----------
-        pattern : str
-            Of keys; those that another program adds or removes meanwhile may be among
-            them, each once.
-        fields : sequence of str
-        """
+        """Yield the keys that match, and fields of each; None for a missing one."""
         return self._scan(pattern, fields)
 
     def strings(self, pattern: str) -> Iterator[ScannedRow]:

@@ -30,17 +30,7 @@ INTEGERS = range(-(1 << 63), 1 << 64)  # of msgpack
 
 
 class Row:
-    """Place of one row, and the checks of its values.
-
-    Parameters
-    ----------
-    location : str
-        The store, as messages have it.
-    table : str
-        The table, or the kind of key.
-    key : object
-        What names the row in its table.
-    """
+    """Place of one row, and the checks of its values."""
 
     __slots__ = ("key", "location", "table")
 
@@ -115,20 +105,7 @@ class Row:
 
 
 def pack_entry(entry: DatasetEntry) -> tuple[str, str, str, bytes, bytes | None, Any]:
-    """Return an entry's values as stores have them.
-
-    Returns
-    -------
-    tuple
-        cid, name, schema_ref, data_urls and metadata as msgpack, legacy_uuid.
-
-    Raises
-    ------
-    TypeError
-        A value is of a type that msgpack has not; the error names it.
-    ValueError
-        A text cannot be stored.
-    """
+    """Return an entry's values as stores have them."""
     urls = [check_text(url, "a URL of data_urls", nul=True) for url in entry.data_urls]
     metadata = entry.metadata
     if metadata is not None and not isinstance(metadata, dict):
@@ -145,24 +122,7 @@ def pack_entry(entry: DatasetEntry) -> tuple[str, str, str, bytes, bytes | None,
 
 
 def pack_value(value: object, field: str) -> bytes:
-    """Return a value as msgpack.
-
-    Parameters
-    ----------
-    value : object
-        Of the types that msgpack has: None, bool, int, float, str, bytes, list, tuple
-        and dict with keys of str.
-    field : str
-        Of the value, for errors.
-
-    Raises
-    ------
-    TypeError
-        It, or a value in it, is of another type.
-    ValueError
-        An integer is too large, a text no Unicode, the nesting too deep, or the whole
-        too large.
-    """
+    """Return a value as msgpack."""
     encode: Callable[[object], bytes] = load_msgspec().msgpack.encode
     data = encode(_plain(value, field, MAX_DEPTH))
     if len(data) > MAX_BYTES:
@@ -174,16 +134,7 @@ def pack_value(value: object, field: str) -> bytes:
 
 
 def check_text(value: object, field: str, *, nul: bool = False) -> str:
-    """Return a text that every store can hold.
-
-    Raises
-    ------
-    TypeError
-        The value is no str.
-    ValueError
-        It has a lone surrogate, or, unless `nul` is true, a NUL, which Postgres has
-        not.
-    """
+    """Return a text that every store can hold."""
     if not isinstance(value, str):
         raise TypeError(f"expected {field} as a str, got {_name_of(value)}")
     if not nul and "\0" in value:
@@ -194,15 +145,7 @@ def check_text(value: object, field: str, *, nul: bool = False) -> str:
 
 
 def check_version(version: object) -> str:
-    """Return a version that every store can hold.
-
-    Raises
-    ------
-    TypeError
-        The value is no str.
-    ValueError
-        It has a character that `check_text` refuses, or an ``@``, which ends a name.
-    """
+    """Return a version that every store can hold."""
     text = check_text(version, "version")
     if "@" in text:
         raise ValueError(f"version has an '@': {shorten(text)!r}")
@@ -233,13 +176,7 @@ def no_label(name: str, version: str | None, location: str) -> KeyError:
 
 
 def is_text(value: str) -> bool:
-    """Return whether a str is Unicode: without lone surrogates.
-
-    Raises
-    ------
-    TypeError
-        It is no str.
-    """
+    """Return whether a str is Unicode: without lone surrogates."""
     if not isinstance(value, str):
         raise TypeError(f"expected a str, got {_name_of(value)}")
     if not value.isascii():

@@ -38,25 +38,6 @@ class SqliteProvider(SqlProvider):
     Each thread and process that uses it has a connection of its own. Reading makes no
     file: an index that does not exist is empty. A file on a disk that cannot be
     written is read, with the changes in a ``-wal`` beside it.
-
-    Parameters
-    ----------
-    path : str or path-like, optional
-        The file, by default ``~/.atdata/index.db``. It is made by the first write,
-        with its folder.
-    timeout : float
-        Seconds to wait for another process's lock, and for a query.
-
-    Raises
-    ------
-    ValueError
-        `path` is a URL.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> with typed.create_provider("sqlite", path="index.db") as provider:
-    ...     provider.store_label("train", "bafyreidataset")
     """
 
     # Rows that were written in one second have the order of their rowids.
@@ -87,13 +68,7 @@ class SqliteProvider(SqlProvider):
 
     @property
     def path(self) -> Path:
-        """The file, as an absolute path.
-
-        Examples
-        --------
-        >>> typed.create_provider("sqlite", path="index.db").path.name
-        'index.db'
-        """
+        """The file, as an absolute path."""
         return self._path
 
     @property

@@ -185,26 +185,7 @@ _opening = threading.Lock()  # held while a connection is made
 
 
 def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
-    """Open a connection to read an index.
-
-    Parameters
-    ----------
-    path : str
-        The file. If it does not exist, the connection has empty tables.
-    shown : str
-        The path for messages.
-    timeout : float
-        Seconds to wait for another process's lock.
-
-    Raises
-    ------
-    FormatError
-        The file is no index.
-    BlockingIOError
-        Another process holds it locked.
-    OSError
-        It cannot be read.
-    """
+    """Open a connection to read an index."""
     if not _exists(path, shown):
         connection = _open(":memory:", timeout)
         connection.is_temporary = True
@@ -238,22 +219,7 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
 
 
 def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
-    """Open a connection to write an index; make the file and the tables.
-
-    Parameters
-    ----------
-    path, shown, timeout
-        As for `connect_reader`.
-
-    Raises
-    ------
-    FormatError
-        The file is no index.
-    BlockingIOError
-        Another process holds it locked.
-    OSError
-        It cannot be written.
-    """
+    """Open a connection to write an index; make the file and the tables."""
     _exists(path, shown)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
@@ -283,15 +249,7 @@ def is_stale(connection: IndexConnection) -> bool:
 
 
 def translate_error(error: Exception, path: str) -> Exception:
-    """Return the exception to raise for an error of SQLite.
-
-    Parameters
-    ----------
-    error : Exception
-        Of `sqlite3`; or of the text of its message, if the file is damaged.
-    path : str
-        The index, for the message.
-    """
+    """Return the exception to raise for an error of SQLite."""
     code = _code(error)
     if code in LOCKED:
         return BlockingIOError(errno.EAGAIN, "locked by another process", path)
@@ -313,13 +271,7 @@ def translate_error(error: Exception, path: str) -> Exception:
 
 
 def hold_for_fork() -> list[threading.Lock]:
-    """Wait for the calls of other threads, at most `FORK_SECONDS`; hold their locks.
-
-    Returns
-    -------
-    list of Lock
-        To be released after the fork.
-    """
+    """Wait for the calls of other threads, at most `FORK_SECONDS`; hold their locks."""
     deadline = time.monotonic() + FORK_SECONDS
 
     def hold(lock: threading.Lock) -> bool:
@@ -402,13 +354,7 @@ def _retry(call: Callable[[], T], timeout: float) -> T:
 
 
 def _missing(connection: IndexConnection, shown: str) -> dict[str, str]:
-    """Return the columns of tables that an index has not.
-
-    Raises
-    ------
-    FormatError
-        A view or a virtual table has the name of a table; reading it may never end.
-    """
+    """Return the columns of tables that an index has not."""
     missing = dict(TABLES)
     names = ", ".join(f"'{name}'" for name in TABLES)
     for name, kind, sql in connection.execute(
@@ -443,13 +389,7 @@ def _identify(connection: IndexConnection, path: str) -> None:
 
 
 def _exists(path: str, shown: str) -> bool:
-    """Return whether the file exists.
-
-    Raises
-    ------
-    FormatError
-        It is no regular file: SQLite would wait for a pipe.
-    """
+    """Return whether the file exists."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -108,29 +108,6 @@ def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnect
     No file changes but those of SQLite's bookkeeping: after a writer was killed an
     ``-shm`` file may stay. If the directory is not writable and no process has the
     index open, or its file system has no shared mappings, it is read as it is now.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The index.
-    count : int
-        Number of connections.
-
-    Returns
-    -------
-    list of ReaderConnection
-        In autocommit mode, each in a transaction.
-
-    Raises
-    ------
-    FileNotFoundError
-        The file does not exist.
-    FormatError
-        It is not a database, or a damaged one.
-    BlockingIOError
-        Another process holds it locked.
-    OSError
-        It cannot be read; the message says why.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)
@@ -157,13 +134,6 @@ def begin(*connections: sqlite3.Connection) -> None:
 
     Transactions under way are rolled back. After an error some connections may be
     outside a transaction.
-
-    Raises
-    ------
-    BlockingIOError
-        Other processes commit too often, or hold the index locked.
-    sqlite3.Error, UnicodeDecodeError
-        The index cannot be read; see `translate_error`.
     """
     first = connections[0]
     for _ in range(MAX_ATTEMPTS):
@@ -198,19 +168,7 @@ def is_json_trusted() -> bool:
 
 
 def translate_error(error: Exception, path: str) -> Exception:
-    """Return the exception to raise for an error of SQLite.
-
-    Parameters
-    ----------
-    error : sqlite3.Error or UnicodeDecodeError
-        One of `INDEX_ERRORS`.
-    path : str
-        The index.
-
-    Returns
-    -------
-    FormatError or OSError
-    """
+    """Return the exception to raise for an error of SQLite."""
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     code = extended & 0xFF
     if code in LOCKED:
@@ -319,20 +277,7 @@ def _file_uri(path: str) -> str:
 
 
 def file_size(name: str, real: str, end: str) -> int:
-    """Return the size of an index, or of a file beside it; 0 if it does not exist.
-
-    Parameters
-    ----------
-    name, real : str
-        Path of the index as given, for errors, and resolved.
-    end : str
-        One of `SIDE_SUFFIXES`, or "".
-
-    Raises
-    ------
-    FormatError
-        It is not a regular file: SQLite would block on a pipe.
-    """
+    """Return the size of an index, or of a file beside it; 0 if it does not exist."""
     try:
         status = os.stat(real + end)
     except OSError:

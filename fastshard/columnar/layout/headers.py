@@ -34,13 +34,7 @@ class ArrayType(NamedTuple):
 
 
 class HeaderChecker:
-    """Checker of members, with a cache of results by header and size.
-
-    Parameters
-    ----------
-    allow_pickle : bool
-        Accept arrays of Python objects.
-    """
+    """Checker of members, with a cache of results by header and size."""
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self._allow_pickle = allow_pickle
@@ -49,14 +43,7 @@ class HeaderChecker:
     def check(
         self, file: LocalFile, members: Sequence[tuple[int, int, str]]
     ) -> Iterator[tuple[int, str, ArrayType | str]]:
-        """Check members (offset, size, name) of a file.
-
-        Yields
-        ------
-        (int, str, ArrayType or str)
-            Offset and name of each member, and its array's type, or the reason why it
-            is not an array.
-        """
+        """Check members (offset, size, name) of a file."""
         for start in range(0, len(members), MEMBERS_PER_READ):
             part = members[start : start + MEMBERS_PER_READ]
             heads = file.read_many(
@@ -93,14 +80,7 @@ def needs_pickle(reason: str) -> bool:
 
 
 def parse_array_type(header: bytes, size: int) -> ArrayType | str:
-    """Return the array type of a member, or the reason why it is not an array.
-
-    Parameters
-    ----------
-    header : bytes
-    size : int
-        Of the member with its header, in bytes.
-    """
+    """Return the array type of a member, or the reason why it is not an array."""
     import numpy as np
 
     from fastshard._core.dataset.npy import array_from_buffer

@@ -46,22 +46,7 @@ class MetadataColumn(NamedTuple):
 def read_metadata_columns(
     conn: sqlite3.Connection, fields: Iterable[str], packed: Container[str]
 ) -> dict[str, MetadataColumn]:
-    """Return the metadata columns of an index by name.
-
-    Parameters
-    ----------
-    conn : sqlite3.Connection
-        Of an index whose tables were checked.
-    fields : iterable of str
-        Names of its fields.
-    packed : container of str
-        Names of those that may have packs.
-
-    Raises
-    ------
-    sqlite3.Error, UnicodeDecodeError
-        The index cannot be read.
-    """
+    """Return the metadata columns of an index by name."""
     others = {"id", "meta_json"}
     for field in fields:
         columns = [f"{field}_offset", f"{field}_shard"]

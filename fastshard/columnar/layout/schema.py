@@ -46,22 +46,7 @@ MAX_NAME = 128  # characters; the folder's name is longer, below file systems' l
 
 
 def check_field_name(name: object, taken: Container[str]) -> str:
-    """Return a field's name as a str; raise ValueError if it is not allowed.
-
-    Parameters
-    ----------
-    name : str
-    taken : container of str
-        Names of the existing columns, lower-cased.
-
-    Raises
-    ------
-    ValueError
-        The name is not an identifier, is too long, is reserved, or collides with an
-        existing column.
-    TypeError
-        The name is not a str.
-    """
+    """Return a field's name as a str; raise ValueError if it is not allowed."""
     checked = _check_identifier(name, "a field", RESERVED_FIELDS)
     columns = [checked + suffix for suffix in SUFFIXES]
     if checked.lower().endswith(SUFFIXES):  # it may be a column of another field
@@ -75,16 +60,7 @@ def check_field_name(name: object, taken: Container[str]) -> str:
 
 
 def check_column_name(name: object, taken: Container[str]) -> str:
-    """Return a metadata column's name as a str; raise ValueError if it is not allowed.
-
-    Raises
-    ------
-    ValueError
-        The name is not an identifier, is too long, is reserved or taken, or ends as
-        the columns of fields do.
-    TypeError
-        The name is not a str.
-    """
+    """Return a metadata column's name as a str; ValueError if it is not allowed."""
     checked = _check_identifier(name, "a column", RESERVED_COLUMNS)
     if checked.lower().endswith(SUFFIXES):
         raise ValueError(
@@ -110,15 +86,7 @@ def _check_identifier(name: object, what: str, reserved: Container[str]) -> str:
 
 
 def check_sample_id(sample_id: object) -> bytes:
-    """Return the name of the members that hold a sample's arrays.
-
-    Raises
-    ------
-    ValueError
-        The id is empty, too long, has a NUL, or cannot be encoded as UTF-8.
-    TypeError
-        The id is not a str.
-    """
+    """Return the name of the members that hold a sample's arrays."""
     if not isinstance(sample_id, str):
         raise TypeError(f"a sample's id must be a str, got {type(sample_id).__name__}")
     if not sample_id or "\0" in sample_id:
@@ -156,26 +124,7 @@ MAX_EXCERPT = 80  # characters of bad text in an error
 
 
 def parse_metadata(text: Any, sample_id: str, path: str) -> Any:
-    """Parse the metadata of a sample.
-
-    Parameters
-    ----------
-    text : object
-        Value of ``meta_json``. For None and empty text the result is ``{}``.
-    sample_id, path : str
-        The sample and the index, for errors.
-
-    Returns
-    -------
-    dict
-        Or another JSON value, if the text is not an object. NaN and Infinity, which
-        other writers store although JSON lacks them, become floats.
-
-    Raises
-    ------
-    FormatError
-        The text is not JSON.
-    """
+    """Parse the metadata of a sample."""
     if not text:
         return {}
     try:
@@ -256,27 +205,7 @@ def has_tables(conn: sqlite3.Connection) -> bool:
 
 
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
-    """Check the tables of an index, and return its fields in insertion order.
-
-    Parameters
-    ----------
-    conn : sqlite3.Connection
-        No row of `samples` is read.
-    path : str
-        The index, for errors.
-
-    Returns
-    -------
-    list of Field
-
-    Raises
-    ------
-    FormatError
-        The file is not a database, or not that of a columnar dataset: a table or
-        column is missing, or is not a plain one (a view, a virtual table, a generated
-        column); a field's name is not an identifier, or occurs twice; a field's row
-        has wrong types, or its folder is not one path component.
-    """
+    """Check the tables of an index, and return its fields in insertion order."""
     cursor = sqlite3.Cursor(conn)  # a writer's own statements need no guard
     try:
         if not has_tables(conn):
@@ -376,11 +305,6 @@ def _check_table(
     The text in ``sqlite_master`` is not trusted, and most statements make SQLite
     expand every view, which can take minutes. CREATE INDEX needs a real table and
     expands no view; under EXPLAIN it creates nothing.
-
-    Raises
-    ------
-    FormatError
-        It is not a real table, or one of the columns `names` is missing.
     """
     probe = f"EXPLAIN CREATE INDEX main.{PROBE} ON {table} ({names[0]})"
     try:

@@ -29,13 +29,6 @@ def is_unmodified(file: LocalFile, recorded: int) -> bool:
     """Return whether only fastshard's writer has appended to a shard.
 
     The file of another writer never ends where the archive's own end block does.
-
-    Parameters
-    ----------
-    file : LocalFile
-    recorded : int
-        Size in the index, in bytes, without the archive's end. The writer may be
-        past it: members that are appended but not yet committed.
     """
     if file.nbytes == recorded + len(END) or file.nbytes < recorded + BLOCK:
         return True
@@ -68,23 +61,6 @@ class ColumnFiles:
     A shard is opened at its first use. At the limit the shard opened first is
     released; readers in the middle of a call, and arrays, keep its mapping. It is
     opened again only if it is the same file, which may have grown.
-
-    Parameters
-    ----------
-    root : str
-        The dataset's directory.
-    folders : mapping of str to str
-        Folder of each field, below `root`.
-    mode : {"mmap", "private", "pread"}
-    limit : int
-        Number of shards that may be open.
-    recorded : callable
-        ``recorded(field, shard)`` returns a shard's size in the index, in bytes, up to
-        which the index has exact offsets; None if it has no size; `REPLACED` for a
-        replaced shard, which a forked process may still use after its parent read
-        the rows.
-    ring : PageRing, optional
-        Bounds the resident pages of all shards.
 
     Attributes
     ----------
@@ -123,19 +99,7 @@ class ColumnFiles:
         return os.sep.join((self.root, self.folders[field], shard_name(shard)))
 
     def file(self, field: str, shard: int) -> ColumnFile:
-        """Return an open shard.
-
-        Raises
-        ------
-        FileNotFoundError
-            The file does not exist. After a compaction `refresh` finds the new one.
-        StaleShardError
-            The shard is another file than the one that was opened first.
-        FormatError, OSError
-            As for `open_column`.
-        ClosedError
-            The cache is closed, perhaps while the shard was opened.
-        """
+        """Return an open shard."""
         key = field, shard
         file = self._files.get(key)
         if file is not None:

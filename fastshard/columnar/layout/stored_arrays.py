@@ -56,21 +56,7 @@ class LayoutParser:
         self._members: dict[tuple[bytes, int], tuple[ArrayLayout, int] | None] = {}
 
     def parse_member(self, head: bytes, size: int) -> tuple[ArrayLayout, int] | None:
-        """Return the layout of a member of one array, and where its data begins.
-
-        Parameters
-        ----------
-        head : bytes
-            The first bytes of the member, at least `FIRST_READ` if it has them.
-        size : int
-            Of the member.
-
-        Returns
-        -------
-        (ArrayLayout, int) or None
-            None for a member that no pack may hold: it is no array in C order, or too
-            large.
-        """
+        """Return the layout of a member of one array, and where its data begins."""
         length = parse_header_length(head)
         if isinstance(length, str) or length > len(head):
             return None
@@ -94,15 +80,7 @@ class LayoutParser:
         return (layout, len(header)) if layout.template else None
 
     def parse_pack(self, file: LocalFile, at: int, size: int) -> StoredPack | str:
-        """Return a pack, or the reason why a member is none.
-
-        Parameters
-        ----------
-        file : LocalFile
-            The shard.
-        at, size : int
-            Offset and size of the member.
-        """
+        """Return a pack, or the reason why a member is none."""
         (head,) = file.read_many([(at, min(size, FIRST_READ))])
         length = parse_header_length(head)
         if isinstance(length, str):
@@ -149,13 +127,7 @@ class LayoutParser:
 
 
 def _read_header(header: bytes, size: int) -> np.ndarray[Any, Any]:
-    """Return an array of a member's type, without its data.
-
-    Raises
-    ------
-    FormatError
-        The header is not that of an array of this size.
-    """
+    """Return an array of a member's type, without its data."""
     import numpy as np
 
     from fastshard._core.dataset.npy import array_from_buffer

@@ -62,25 +62,7 @@ _encode_json = _make_encode()
 
 
 def encode_array(value: Any) -> tuple[bytes, Buffer]:
-    """Return the ``.npy`` header and the data of an array, as `np.save` writes them.
-
-    Parameters
-    ----------
-    value : array_like
-
-    Returns
-    -------
-    header : bytes
-        64 bytes or a multiple of that, so that the data is aligned.
-    data : bytes-like
-        C-contiguous; the array itself if possible.
-
-    Raises
-    ------
-    ValueError
-        The value is not an array, or holds Python objects, or has a dtype that
-        ``.npy`` does not preserve.
-    """
+    """Return the ``.npy`` header and the data of an array, as `np.save` writes them."""
     array = _as_array(value)
     if array.dtype.hasobject:
         raise ValueError(
@@ -107,11 +89,6 @@ def encode_object(value: Any) -> tuple[bytes, Buffer]:
     """Return header and data as `encode_array` does; pickle arrays of Python objects.
 
     A pickled array is all data, after an empty header.
-
-    Raises
-    ------
-    ValueError
-        As for `encode_array`, or the array cannot be pickled.
     """
     array = _as_array(value)
     if not array.dtype.hasobject:
@@ -125,25 +102,7 @@ def encode_object(value: Any) -> tuple[bytes, Buffer]:
 
 
 def encode_row(value: Any) -> tuple[bytes, Any]:
-    """Return the header of a pack for an array, and the array in C order.
-
-    Parameters
-    ----------
-    value : array_like
-
-    Returns
-    -------
-    header : bytes
-        Of `MAX_ROWS` rows; `MemberBuffer` fills in their number. Empty if the array is
-        not packed.
-    array : ndarray
-        C-contiguous, if the header is not empty.
-
-    Raises
-    ------
-    ValueError
-        As for `encode_array`.
-    """
+    """Return the header of a pack for an array, and the array in C order."""
     array = _as_array(value)
     flags = array.flags
     if (
@@ -158,15 +117,7 @@ def encode_row(value: Any) -> tuple[bytes, Any]:
 
 
 def encode_pack(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a pack of `MAX_ROWS` rows, or none if no pack may have it.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of the rows.
-    shape : tuple of int
-        Of one row.
-    """
+    """Return the header of a pack of `MAX_ROWS` rows; None if no pack may have it."""
     header = encode_header(dtype, (MAX_ROWS, *shape), False)
     return header if header.startswith(VERSION_1) else b""
 
@@ -244,24 +195,7 @@ class _HeaderFile:
 def encode_metadata(
     metadata: object, sample_id: str | None, conn: sqlite3.Connection
 ) -> str:
-    """Return metadata as JSON, for the index.
-
-    Parameters
-    ----------
-    metadata : mapping or None
-    sample_id : str or None
-        The sample, for errors.
-    conn : sqlite3.Connection
-        Checks deeply nested JSON, for SQLite limits the depth that it reads.
-
-    Raises
-    ------
-    ValueError
-        JSON cannot represent the metadata: a NaN, an object of another type, a cycle,
-        or two keys that are equal as JSON.
-    TypeError
-        The metadata is not a mapping.
-    """
+    """Return metadata as JSON, for the index."""
     if metadata is None:
         return "{}"
     if type(metadata) is dict:

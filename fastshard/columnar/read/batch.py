@@ -31,20 +31,7 @@ def stack_columns(
     *,
     is_resident: bool = False,
 ) -> dict[str, NDArray[Any] | list[NDArray[Any]]]:
-    """Return fields of samples, each as one array, or as a list if it is ragged.
-
-    Parameters
-    ----------
-    samples : ColumnSamples
-    order : array or ndarray of int64
-        Positions of the samples, all in range.
-    columns : list of Rows
-        Of the fields.
-    padding : Padding
-        For a field whose shape or dtype differs.
-    is_resident : bool
-        Whether the bytes were just prefetched.
-    """
+    """Return fields of samples, each as one array, or as a list if it is ragged."""
     from fastshard._core.columnar.batch import stack_rows
 
     stacks: dict[str, Any] = {}
@@ -102,16 +89,6 @@ def stack_equal(
 
     Other fields are left out, and those that a sample lacks, or that cannot be read:
     reading them one by one raises the errors.
-
-    Parameters
-    ----------
-    samples : ColumnSamples
-    order : array of int64
-        Positions of the samples, all in range.
-    names : tuple of str
-        Other names than those of fields are ignored.
-    allocate : callable or None
-        ``allocate(field, shape, dtype)`` returns the array to fill.
     """
     stacks: dict[str, NDArray[Any]] = {}
     if not len(order):
@@ -191,26 +168,7 @@ def scan_samples(
     stack: Callable[[NDArray[np.int64], bool], dict[str, Any]],
     complete: Callable[[int, dict[str, Any]], dict[str, Any]] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Iterate over samples or batches in file order, prefetching their bytes.
-
-    Parameters
-    ----------
-    samples : ColumnSamples
-    fields : sequence of str
-    positions : sequence of int, ndarray of int64 or None
-        Of the samples; None: all.
-    batch_size : int or None
-        As for `ShardedDatasetReader.scan`.
-    window_bytes : int
-        Bytes to prefetch ahead.
-    ring : PageRing or None
-        Bounds the resident pages.
-    stack : callable
-        ``stack(positions, is_resident)`` returns the stacks of a batch.
-    complete : callable or None
-        ``complete(position, arrays)`` returns the arrays of a single sample with what
-        it lacks.
-    """
+    """Iterate over samples or batches in file order, prefetching their bytes."""
     import numpy as np
 
     from fastshard._core.columnar.row_prefetch import RowPrefetcher, sort_in_file_order

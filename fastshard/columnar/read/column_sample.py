@@ -26,14 +26,7 @@ def refuse_bytes(view: memoryview) -> Any:
 
 
 class ArrayCodec(FieldCodec):
-    """Codec of columnar datasets: fields are arrays, whatever their names.
-
-    Parameters
-    ----------
-    metadata, values, names : optional
-        Of a copied sample: its metadata, the values of metadata columns by name, and
-        the names of its fields in order, None for the stored ones.
-    """
+    """Codec of columnar datasets: fields are arrays, whatever their names."""
 
     __slots__ = ("metadata", "names", "values")
 

@@ -125,19 +125,7 @@ def _count(samples: int) -> str:
 
 
 def read_schema(snapshot: Snapshot, samples: ColumnSamples) -> DatasetSchema:
-    """Return the schema of a dataset; reads the header of every array.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    samples : ColumnSamples
-        All samples of the snapshot.
-
-    Raises
-    ------
-    FormatError, OSError
-        The index or an array cannot be read.
-    """
+    """Return the schema of a dataset; reads the header of every array."""
     fields = {
         rows.field: read_field(samples, rows, rows.field in snapshot.packed)
         for rows in samples.columns
@@ -222,14 +210,7 @@ class SeenArrays:
 
 
 def describe_schema(snapshot: Snapshot, samples: ColumnSamples) -> dict[str, Any]:
-    """Return a schema as JSON can represent it; a field that is damaged has an error.
-
-    Returns
-    -------
-    dict
-        ``fields``: by name a dict of ``dtype``, ``shape``, ``max_shape``, ``samples``
-        and ``packed``, or of ``error``; ``columns``: by name ``path`` and ``type``.
-    """
+    """Return a schema as JSON can represent it; a damaged field has an error."""
     fields: dict[str, dict[str, Any]] = {}
     for rows in samples.columns:
         try:

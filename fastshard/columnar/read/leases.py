@@ -91,11 +91,6 @@ class Lease:
     Without a lock file, or on a file system without locks, it keeps nothing;
     `has_older_readers` says how long shards are then kept.
 
-    Parameters
-    ----------
-    root : str
-        The dataset's directory.
-
     Attributes
     ----------
     generations : frozenset of int
@@ -108,13 +103,7 @@ class Lease:
         self.generations: frozenset[int] = frozenset()
 
     def widen(self) -> None:
-        """Keep all generations: to be called before the index is opened.
-
-        Raises
-        ------
-        OSError
-            Too many files are open, or the device failed.
-        """
+        """Keep all generations: to be called before the index is opened."""
         if not HAS_LOCKS:
             return
         try:
@@ -193,16 +182,7 @@ def next_generation(cursor: sqlite3.Cursor) -> int:
 
 
 def has_older_readers(conn: sqlite3.Connection, root: str, generation: int) -> bool:
-    """Return whether a reader may read a state older than a generation.
-
-    Parameters
-    ----------
-    conn : sqlite3.Connection
-        The writer's, outside a transaction.
-    root : str
-    generation : int
-        A committed one.
-    """
+    """Return whether a reader may read a state older than a generation."""
     since = -1  # ms; later readers have a lease; -1: no reader is known to have one
     if HAS_LOCKS:
         with suppress(OSError, ValueError):

@@ -49,15 +49,7 @@ SQL_RATIO = 8  # by SQL
 
 
 class FieldReader:
-    """Reader of chosen fields, and the metadata, of single samples.
-
-    Parameters
-    ----------
-    fields : list of str
-    snapshot : Snapshot
-    samples : ColumnSamples or None
-        All rows, if they are loaded and `find` may answer from them.
-    """
+    """Reader of chosen fields, and the metadata, of single samples."""
 
     def __init__(
         self, fields: list[str], snapshot: Snapshot, samples: ColumnSamples | None
@@ -92,13 +84,6 @@ class FieldReader:
         """Return a sample from `samples`, or None if SQL has to look it up.
 
         A bad row is left to SQL, whose errors name its fault.
-
-        Raises
-        ------
-        FormatError
-            The metadata is not JSON.
-        OSError
-            A shard cannot be read.
         """
         try:
             found = self._read(sample_id, self._columns, copy)
@@ -132,12 +117,6 @@ class RowLookup:
 
     Single rows are selected by SQL. After many lookups all rows of the index are
     loaded into memory, and later lookups do not query it.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The state is its present `generation`. A thread in the middle of a call may
-        go on with the lookup of an older one.
 
     Attributes
     ----------
@@ -252,14 +231,7 @@ class RowLookup:
     def locate(
         self, keys: SampleKeys
     ) -> tuple[ColumnSamples, array[int] | NDArray[np.int64]]:
-        """Return samples that include those of some keys, and the keys' positions.
-
-        Parameters
-        ----------
-        keys : iterable of str or of int
-            Ids, or positions in insertion order. For few ids only their rows are
-            selected; otherwise all rows are loaded.
-        """
+        """Return samples that include those of some keys, and the keys' positions."""
         if isinstance(keys, str):
             raise TypeError(f"ids must be a list of str, got the str {keys!r:.80}")
         items: Any = keys
@@ -287,13 +259,7 @@ class RowLookup:
         return samples, samples.find_keys(ids)
 
     def select(self, ids: list[str]) -> ColumnSamples:
-        """Return the samples of some ids, in their order; loads their rows alone.
-
-        Raises
-        ------
-        SampleNotFoundError
-            An id does not exist.
-        """
+        """Return the samples of some ids, in their order; loads their rows alone."""
         reader = self.reader_of(None)
         starts = range(0, len(ids), IDS_PER_QUERY)
         parts = (ids[start : start + IDS_PER_QUERY] for start in starts)

@@ -23,11 +23,6 @@ def read_row_with_objects(
     """Return the arrays of a row as `RowReader.arrays` does, unpickling some.
 
     Unpickling runs code from the data.
-
-    Raises
-    ------
-    FormatError
-        An array cannot be read, or a pickle cannot be loaded.
     """
     arrays = {}
     for k, field in enumerate(reader.fields):
@@ -48,20 +43,7 @@ def read_row_with_objects(
 
 
 def unpickle_array(data: bytes, error: FormatError) -> NDArray[Any]:
-    """Return the array of objects in a member.
-
-    Parameters
-    ----------
-    data : bytes
-        The whole member.
-    error : FormatError
-        Raised by the reader that does not unpickle.
-
-    Raises
-    ------
-    FormatError
-        `error`, if a pickle is not the reason for it; else the fault of the pickle.
-    """
+    """Return the array of objects in a member."""
     if not needs_pickle(error.reason):
         raise error
     try:

@@ -56,15 +56,7 @@ UNCLOSED["/*"] = "a comment"
 
 
 def ids_sql(where: str | None, limit: SupportsIndex | None) -> str:
-    """Return the statement that selects the ids of samples, in insertion order.
-
-    Raises
-    ------
-    QueryError
-        `where` is not one expression.
-    ValueError, TypeError
-        `limit` is not an integer of at least 0.
-    """
+    """Return the statement that selects the ids of samples, in insertion order."""
     return rows_sql(where, ("id",), limit)
 
 
@@ -74,27 +66,7 @@ def rows_sql(
     limit: SupportsIndex | None,
     among: Sequence[str] | None = None,
 ) -> str:
-    """Return the statement that selects columns of samples, in insertion order.
-
-    Parameters
-    ----------
-    where : str or None
-        Condition of the samples, an SQL expression; None: all samples.
-    columns : sequence of str
-        Names of columns, or SQL expressions.
-    limit : int or None
-        Maximum number of samples.
-    among : sequence of str, optional
-        Placeholders of JSON arrays, after those of the other arguments: only samples
-        with an id in one of them.
-
-    Raises
-    ------
-    QueryError
-        `where` or one of `columns` is not one expression.
-    ValueError, TypeError
-        `limit` is not an integer of at least 0.
-    """
+    """Return the statement that selects columns of samples, in insertion order."""
     if isinstance(columns, str) or not columns:
         raise QueryError(
             f"columns must be a sequence of at least one name, got {columns!r:.80}"
@@ -268,20 +240,7 @@ def install_authorizer(conn: ReaderConnection) -> QueryAuthorizer:
 
 
 def limit_value_size(program: list[tuple[Any, ...]], grown: int = MAX_GROWN) -> int:
-    """Return the maximum size of a value of a statement, in bytes.
-
-    Parameters
-    ----------
-    program : list of tuple
-        Rows of EXPLAIN: the statement's bytecode.
-    grown : int
-        The result if functions make values grow and none of them is costly.
-
-    Raises
-    ------
-    QueryError
-        The statement calls a function that is not allowed.
-    """
+    """Return the maximum size of a value of a statement, in bytes."""
     costly, growing = 0, False
     for _, operation, _, _, _, call, *_ in program:
         growing |= operation == "Concat"
@@ -341,31 +300,7 @@ def query_ids(
     ids: Iterable[str] | None = None,
     timeout: float | None = 30.0,
 ) -> list[str]:
-    """Return the ids of the samples that satisfy a condition, in insertion order.
-
-    Parameters
-    ----------
-    conn : ReaderConnection
-    where : str, optional
-        An SQL expression.
-    params : sequence or mapping
-        Values of its ``?``, or ``:name``.
-    limit : int, optional
-        Maximum number of ids.
-    ids : iterable of str, optional
-        Only samples with one of these ids; unknown ones are ignored.
-    timeout : float or None
-        Seconds; None: no limit.
-
-    Raises
-    ------
-    QueryTimeoutError
-        The query took longer than `timeout`.
-    QueryError
-        `where` is not one valid expression, or not an allowed one.
-    FormatError
-        The index is damaged, or an id is not text.
-    """
+    """Return the ids of the samples that satisfy a condition, in insertion order."""
     among, params = _add_ids(params, ids)
     sql = rows_sql(where, ("id",), limit, among)
     found = [sample_id for (sample_id,) in select(conn, sql, params, timeout)]
@@ -384,26 +319,7 @@ def query(
     ids: Iterable[str] | None = None,
     timeout: float | None = 30.0,
 ) -> list[dict[str, Any]]:
-    """Return columns of the samples that satisfy a condition, in insertion order.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        Names of columns, or SQL expressions, whose placeholders come before those of
-        `where`.
-    conn, where, params, limit, ids, timeout
-        As for `query_ids`.
-
-    Returns
-    -------
-    list of dict
-        By column, as given: None, int, float, str or bytes.
-
-    Raises
-    ------
-    QueryTimeoutError, QueryError, FormatError
-        As for `query_ids`.
-    """
+    """Return columns of the samples that satisfy a condition, in insertion order."""
     among, params = _add_ids(params, ids)
     sql = rows_sql(where, columns, limit, among)
     rows = select(conn, sql, params, timeout)
@@ -466,27 +382,6 @@ def select(
     """Run a statement with a user's text in it, and return its rows.
 
     The connection's lock is held until it ends. Ctrl-C stops it.
-
-    Parameters
-    ----------
-    conn : ReaderConnection
-    sql : str
-        One SELECT.
-    params : sequence or mapping
-        Values; NumPy's scalars are converted.
-    timeout : float or None
-        Seconds; None: no limit. A single step of SQLite may exceed it.
-
-    Raises
-    ------
-    QueryTimeoutError
-        The statement took longer than `timeout`.
-    QueryError
-        The statement is not valid SQL, or not allowed.
-    FormatError
-        The index is damaged.
-    OSError
-        The index cannot be read.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, got {timeout!r}")

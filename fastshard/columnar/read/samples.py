@@ -29,13 +29,7 @@ VIRTUAL = 2  # kind in PRAGMA table_xinfo: a generated column that is not stored
 
 
 def load_samples(snapshot: Snapshot) -> ColumnSamples:
-    """Return all samples of a dataset, in insertion order.
-
-    Raises
-    ------
-    FormatError
-        An id is not text, or the index is damaged.
-    """
+    """Return all samples of a dataset, in insertion order."""
     samples = load_image(snapshot)
     if samples is not None:
         return samples
@@ -49,14 +43,7 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
 
 
 def load_image(snapshot: Snapshot) -> ColumnSamples | None:
-    """Return all samples and their metadata, parsed from a copy of the index.
-
-    Returns
-    -------
-    ColumnSamples or None
-        None if the copy would take too much memory, or if the values that SQL returns
-        differ from the stored ones.
-    """
+    """Return all samples and their metadata, parsed from a copy of the index."""
     connection = snapshot.connect()
     if not hasattr(connection, "serialize"):  # SQLite was built without it
         return None
@@ -151,14 +138,7 @@ def _fetch_chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]
 def build_samples_from_rows(
     snapshot: Snapshot, parts: Iterable[tuple[list[tuple[Any, ...]], list[str]]]
 ) -> ColumnSamples:
-    """Return the samples of rows that a `FieldReader` of all fields selected.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    parts : iterable of (list of tuple, list of str)
-        Rows, and their ids.
-    """
+    """Return the samples of rows that a `FieldReader` of all fields selected."""
     chunks = (
         [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
         for rows, ids in parts
@@ -169,21 +149,7 @@ def build_samples_from_rows(
 def build_samples(
     chunks: Iterable[list[tuple[Any, ...]]], snapshot: Snapshot
 ) -> ColumnSamples:
-    """Build a table of samples from rows of an index.
-
-    Parameters
-    ----------
-    chunks : iterable of list of tuple
-        ``(id, offset, shard, offset, shard, ...)``, in the order of the fields, then
-        the rows in packs of the fields that may have packs.
-    snapshot : Snapshot
-        Referenced by the samples.
-
-    Raises
-    ------
-    FormatError
-        An id is not text. A fault of a field is raised when the field is read.
-    """
+    """Build a table of samples from rows of an index."""
     files = snapshot.files
     columns, names = read_rows(
         chunks, list(files.folders), files.opener, snapshot.path, snapshot.packed

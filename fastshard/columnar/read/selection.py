@@ -17,24 +17,7 @@ MAX_CONDITION = 60  # characters of a condition in a dataset's name
 
 
 class RowSelection:
-    """Samples of a reader that satisfied a condition, or all of them.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        Of the reader.
-    lookup : RowLookup
-        Of the snapshot's state at the query.
-    ring : PageRing or None
-        Of the reader.
-    ids : list of str or None
-        Ids in insertion order; None: all samples.
-    condition : str
-        The condition, for messages.
-    reduction : tuple
-        A function and arguments that return the shard set of this selection, for
-        pickles.
-    """
+    """Samples of a reader that satisfied a condition, or all of them."""
 
     def __init__(
         self,
@@ -58,15 +41,7 @@ class RowSelection:
         return None if self.ids is None else len(self.ids)
 
     def load(self) -> ColumnSamples:
-        """Return the samples; loads their rows of the index.
-
-        Raises
-        ------
-        SampleNotFoundError
-            The reader moved on to a state without one of the samples.
-        FormatError, OSError
-            The index cannot be read.
-        """
+        """Return the samples; loads their rows of the index."""
         lookup, ids = self._lookup, self.ids
         is_current = lookup.generation == self.snapshot.generation
         if not is_current:

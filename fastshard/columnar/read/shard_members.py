@@ -79,19 +79,7 @@ class ShardMembers:
 
 
 def scan_members(path: str, recorded: int | None = None) -> ShardMembers:
-    """Open and scan a shard.
-
-    Parameters
-    ----------
-    path : str
-    recorded : int, optional
-        Committed length in bytes; None if fastshard has no record of the shard.
-
-    Raises
-    ------
-    OSError, FormatError
-        The file cannot be read at all.
-    """
+    """Open and scan a shard."""
     file = LocalFile(path)
     try:
         return ShardMembers(file, recorded)

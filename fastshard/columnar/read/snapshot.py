@@ -53,21 +53,6 @@ class Snapshot(ForkAware):
     A forked child opens the index again at its first use and sees the state of that
     moment.
 
-    Parameters
-    ----------
-    root : str
-        The dataset's directory. Error messages show it as given; files are opened
-        by its absolute path, so that a change of the working directory is harmless.
-    mode : {"mmap", "private", "pread"}
-    limit : int, optional
-        Number of shards that may be open; `mapping_limit` by default.
-    ring : PageRing, optional
-        Bounds the resident pages of the shards.
-    keep_shards : bool
-        Keep shards open between calls; see `release_shards`.
-    unpickle : callable, optional
-        Makes arrays of Python objects, for `Rows`. Without it they are refused.
-
     Attributes
     ----------
     home : str
@@ -146,15 +131,7 @@ class Snapshot(ForkAware):
         self._size_queries = 0
 
     def connect(self) -> ReaderConnection:
-        """Return the connection for row lookups; hold its lock to use it.
-
-        Raises
-        ------
-        ClosedError
-            The snapshot is closed.
-        FormatError, OSError
-            The index has to be opened again, and cannot be read.
-        """
+        """Return the connection for row lookups; hold its lock to use it."""
         connection = self.lookup_connection
         if connection is not None:
             return connection
@@ -204,13 +181,7 @@ class Snapshot(ForkAware):
         return lookups, queries
 
     def refresh(self) -> None:
-        """Move to the dataset's present state.
-
-        Raises
-        ------
-        FormatError, OSError
-            The index cannot be read. It is opened again at the next use.
-        """
+        """Move to the dataset's present state."""
         lookups, queries = self.connect(), self.connect_query()
         try:
             if lookups.is_frozen:
@@ -243,13 +214,7 @@ class Snapshot(ForkAware):
                 raise
 
     def resolve_fields(self, fields: str | Iterable[str] | None) -> list[str]:
-        """Return a list of field names; None stands for all fields.
-
-        Raises
-        ------
-        FieldNotFoundError
-            The dataset has no such field.
-        """
+        """Return a list of field names; None stands for all fields."""
         folders = self.folders
         if fields is None:
             return list(folders)
@@ -264,15 +229,7 @@ class Snapshot(ForkAware):
         return names
 
     def select(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, run on the connection for row lookups.
-
-        Raises
-        ------
-        ClosedError
-            The snapshot is closed, perhaps by another thread in the meantime.
-        FormatError, OSError
-            The index cannot be read.
-        """
+        """Return the rows of a statement, run on the connection for row lookups."""
         return self.read(lambda conn: conn.execute(sql, params).fetchall())
 
     def read(self, task: Callable[[ReaderConnection], T]) -> T:
@@ -383,13 +340,7 @@ class Snapshot(ForkAware):
 
 
 def _call(method: WeakMethod[Any], *args: Any) -> Any:
-    """Call a method of a snapshot.
-
-    Raises
-    ------
-    ClosedError
-        The snapshot was garbage-collected.
-    """
+    """Call a method of a snapshot."""
     bound = method()
     if bound is None:
         raise ClosedError("the reader of these shards no longer exists")

@@ -53,22 +53,6 @@ class AppendFile:
     """Shard file with a buffer of the members to append.
 
     Each field has one. If few descriptors are left, it is opened for each write.
-
-    Parameters
-    ----------
-    path : str
-    number : int
-        The shard's number.
-    buffer : MemberBuffer
-        Collects the members; emptied here.
-    start : int
-        Byte at which the next member begins. With 0 the file is created, and
-        replaces an existing one.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened. Symbolic links are not followed.
     """
 
     def __init__(
@@ -174,13 +158,7 @@ class SyncQueue:
         self._error: OSError | None = None
 
     def add(self, file: AppendFile, *, close: bool) -> None:
-        """Queue a file for sync, and for closing if `close`.
-
-        Raises
-        ------
-        OSError
-            The sync of this file or an earlier one failed.
-        """
+        """Queue a file for sync, and for closing if `close`."""
         if file in self._unsynced:
             self.finish()
         self._unsynced[file] = close
@@ -192,13 +170,7 @@ class SyncQueue:
         self._raise_error()
 
     def finish(self) -> None:
-        """Return when all queued files are on disk.
-
-        Raises
-        ------
-        OSError
-            The sync of a file failed.
-        """
+        """Return when all queued files are on disk."""
         while self._threads or self._unsynced:
             self._drain()
             self._join()

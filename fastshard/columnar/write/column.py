@@ -52,21 +52,6 @@ EMPTY = ShardLength(0, 0)
 class Column:
     """Shards of a field, and the append position in the last one.
 
-    Parameters
-    ----------
-    name : str
-        The field's name.
-    folder : str
-        The path of its shards' directory.
-    limit : ShardLimit
-        Of a shard. Changed only while no shard grows.
-    sync_queue : SyncQueue
-        Syncs complete files.
-    allow_pickle : bool
-        Whether arrays of Python objects are accepted.
-    packs : bool
-        Whether new arrays are packed.
-
     Attributes
     ----------
     file : AppendFile or None
@@ -151,13 +136,7 @@ class Column:
         return os.path.join(self.folder, shard_name(number))
 
     def next_number(self) -> int:
-        """Return the number after the last shard.
-
-        Raises
-        ------
-        ValueError
-            The field has used all numbers up to `MAX_SHARD`.
-        """
+        """Return the number after the last shard."""
         last = self.highest
         if last >= 0 and not self.has_shard(last):  # its record is of 0 bytes
             last -= 1
@@ -190,13 +169,7 @@ class Column:
         return {n for n, record in records if not record.is_condemned} | self.foreign
 
     def open_next_shard(self) -> None:
-        """Make room in the buffer: continue the last shard, or begin another.
-
-        Raises
-        ------
-        OSError
-            The full shard cannot be written, or the new one cannot be created.
-        """
+        """Make room in the buffer: continue the last shard, or begin another."""
         if self.file is not None:
             self.finish()
             last = None
@@ -295,13 +268,7 @@ class Column:
         return len(self.foreign.union(filled))
 
     def discard(self, records: dict[int, ShardLength] | None) -> None:
-        """Cut the shards to `records` and close the files.
-
-        Parameters
-        ----------
-        records : dict of int to ShardLength, or None
-            Committed state; None: close the files as they are.
-        """
+        """Cut the shards to `records` and close the files."""
         full, self._full_file = self._full_file, None
         if full is not None:
             full.close_as_is()

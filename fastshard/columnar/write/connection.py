@@ -305,17 +305,7 @@ class WriterCursor(sqlite3.Cursor):
 
 
 def open_writer(path: str) -> WriterConnection:
-    """Open an index for writing; create it if it does not exist.
-
-    Raises
-    ------
-    FormatError
-        The file is not a database, or has triggers; see `check_no_triggers`.
-    OSError
-        The file cannot be opened.
-    WriterLockedError
-        Another program has kept the index locked for `BUSY_SECONDS`.
-    """
+    """Open an index for writing; create it if it does not exist."""
     real = os.path.realpath(path)
     for suffix in ("", *SIDE_SUFFIXES):
         file_size(path, real, suffix)  # raises for a pipe, which SQLite would wait for
@@ -377,15 +367,7 @@ def check_no_triggers(conn: sqlite3.Connection, path: str) -> None:
 
 
 def begin(conn: WriterConnection) -> None:
-    """Begin a write transaction, unless one is open, and write pending rows.
-
-    Raises
-    ------
-    sqlite3.OperationalError
-        Another program is writing.
-    sqlite3.Error
-        Pending rows cannot be written.
-    """
+    """Begin a write transaction, unless one is open, and write pending rows."""
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
     conn.has_begun = True
@@ -424,21 +406,7 @@ def is_statement_error(error: Exception) -> bool:
 
 
 def translate_writer_error(error: Exception, path: str) -> Exception:
-    """Return the exception to raise for an error of SQLite.
-
-    Parameters
-    ----------
-    error : sqlite3.Error or UnicodeDecodeError
-        One of `INDEX_ERRORS`.
-    path : str
-        The index.
-
-    Returns
-    -------
-    Exception
-        WriterLockedError, FormatError, OSError, ValueError, MemoryError or
-        ClosedError; `error` itself if it is none of these.
-    """
+    """Return the exception to raise for an error of SQLite."""
     code = _code(error)
     if code in (CORRUPT, NOTADB) or isinstance(error, UnicodeDecodeError):
         return FormatError(f"SQLite cannot read it: {error}", path, 0)

@@ -28,11 +28,6 @@ def create_index(path: str) -> None:
     """Create an index without samples and fields; keep one that exists.
 
     The caller holds the writer's lock.
-
-    Raises
-    ------
-    OSError, sqlite3.Error
-        The index cannot be created. Nothing is left of it.
     """
     folder = os.path.dirname(path)
     new = os.path.join(folder, UNFINISHED)

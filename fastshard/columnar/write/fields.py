@@ -47,23 +47,7 @@ def select_new_fields(
     *,
     packs: bool = False,
 ) -> list[str]:
-    """Return the names that are not fields yet.
-
-    Parameters
-    ----------
-    names : sequence of str
-    existing : collection of str
-        Names of the fields.
-    columns : set of str
-        Names of the columns of ``samples``, lower-cased.
-    packs : bool
-        Whether they are packed, and have a third column.
-
-    Raises
-    ------
-    ValueError
-        A name is not an identifier, or its columns exist.
-    """
+    """Return the names that are not fields yet."""
     new: list[str] = []
     columns = set(columns)
     for name in names:
@@ -78,21 +62,7 @@ def select_new_fields(
 
 
 def insert_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
-    """Add a field's columns and its row.
-
-    Parameters
-    ----------
-    cursor : sqlite3.Cursor
-    name : str
-        A valid, new name.
-    folder : str
-        The path of the directory for its shards.
-
-    Raises
-    ------
-    ValueError
-        SQLite allows no more columns.
-    """
+    """Add a field's columns and its row."""
     try:
         for suffix in ("offset", "shard"):
             column = quote_name(f"{name}_{suffix}")
@@ -123,13 +93,7 @@ def _check_row_column(name: str, columns: set[str]) -> None:
 
 
 def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
-    """Let rows of ``samples`` refer to packs of a field that is not packed.
-
-    Raises
-    ------
-    ValueError
-        The column exists, or SQLite allows no more columns.
-    """
+    """Let rows of ``samples`` refer to packs of a field that is not packed."""
     _check_row_column(name, list_columns(cursor.connection))
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {PACKED_TABLE} "
@@ -179,12 +143,6 @@ def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:
     """Remove the column of a field's rows in packs; no sample has one.
 
     The table of packed fields stays: open readers have statements that name it.
-
-    Returns
-    -------
-    bool
-        False if this SQLite cannot remove columns, or the user's schema needs it. The
-        field counts as packed then.
     """
     column = quote_name(row_column(name))
     try:
@@ -198,22 +156,7 @@ def unpack_field(cursor: sqlite3.Cursor, name: str) -> bool:
 def insert_metadata_column(
     cursor: sqlite3.Cursor, name: str, path: str, kind: str | type
 ) -> None:
-    """Add a column computed from the metadata, and an SQL index over it.
-
-    Parameters
-    ----------
-    cursor : sqlite3.Cursor
-    name : str
-    path : str
-        JSON path, as SQLite's ``json_extract`` takes it.
-    kind : str or type
-        The column's type; see `TYPES` and `PYTHON_TYPES`.
-
-    Raises
-    ------
-    ValueError
-        An argument is invalid, or a sample's metadata is not JSON.
-    """
+    """Add a column computed from the metadata, and an SQL index over it."""
     name = check_column_name(name, list_columns(cursor.connection))
     if not isinstance(path, str) or not path.startswith("$") or "\0" in path:
         raise ValueError(

@@ -46,20 +46,7 @@ else:
 
 
 class WriterLock:
-    """Exclusive file lock on a dataset, until `release` or the process's end.
-
-    Parameters
-    ----------
-    root : str
-        The dataset's directory.
-
-    Raises
-    ------
-    WriterLockedError
-        Another process holds the lock.
-    OSError
-        The file cannot be created, or the file system has no locks.
-    """
+    """Exclusive file lock on a dataset, until `release` or the process's end."""
 
     def __init__(self, root: str) -> None:
         path = os.path.join(root, LOCK)
@@ -178,13 +165,7 @@ class OpenWriter(Protocol):
         """Close the writer with a `ResourceWarning`."""
 
     def disable_in_child(self) -> list[object]:
-        """Disable the writer in a forked child.
-
-        Returns
-        -------
-        list of object
-            Objects that the child must never finalize.
-        """
+        """Disable the writer in a forked child."""
 
 
 _writers: weakref.WeakValueDictionary[tuple[int, int], OpenWriter] = (

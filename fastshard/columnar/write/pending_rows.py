@@ -50,13 +50,6 @@ class PendingRows:
     out. Any other statement of the connection comes after the rows that wait; see
     `settle`.
 
-    Parameters
-    ----------
-    conn : sqlite3.Connection
-    mutex : threading.RLock
-        That of the session; the caller of all methods but `settle` and `forget`
-        holds it.
-
     Attributes
     ----------
     is_full : bool
@@ -121,13 +114,7 @@ class PendingRows:
                     self._last_id = self._find_last_id()
 
     def settle(self) -> None:
-        """Write the rows that wait, before a statement that may depend on them.
-
-        Raises
-        ------
-        sqlite3.Error
-            As by `write`.
-        """
+        """Write the rows that wait, before a statement that may depend on them."""
         if not self.is_settled:
             with self.mutex:
                 self._last_id = None
@@ -145,16 +132,7 @@ class PendingRows:
             self.unflushed = 0
 
     def write(self) -> None:
-        """Write the rows that wait.
-
-        Raises
-        ------
-        sqlite3.IntegrityError
-            Rows were refused, and dropped; the others are written. The message names
-            the first one.
-        sqlite3.Error
-            Rows were not written; they go on waiting.
-        """
+        """Write the rows that wait."""
         insert = self._insert
         if insert is None or not self._values:
             return

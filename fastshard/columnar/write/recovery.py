@@ -64,23 +64,6 @@ def recover(cursor: sqlite3.Cursor, column: Column) -> None:
     Shards longer than their record are cut, or adopted. Files that a stopped writer
     left without a record and without rows are removed. Files of other programs are
     not touched. The caller commits.
-
-    Parameters
-    ----------
-    cursor : sqlite3.Cursor
-        Of a connection in a write transaction.
-    column : Column
-        New; its records and sets of shards are filled in.
-
-    Warns
-    -----
-    RuntimeWarning
-        A file is missing, or shorter than its record: arrays are lost.
-
-    Raises
-    ------
-    OSError
-        A file can be neither read nor cut.
     """
     settle_replacements(cursor, column.folder)
     column.records = read_records(cursor, column.name)
@@ -159,11 +142,6 @@ def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
 
     They leave the row in a pack that a sample had before; it is removed. The caller
     commits them together with the shard's record.
-
-    Raises
-    ------
-    OSError
-        The shard cannot be read.
     """
     before = column.scans.get(number)
     if before is None:  # it was not adopted whole
@@ -206,11 +184,6 @@ def _adopt_tail(
     A member without our mark is theirs if a row has its name. One with our mark is
     adopted if a row has its offset, as is a pack; else a crash has left it. The caller
     commits.
-
-    Returns
-    -------
-    ShardLength
-        Up to the last adopted member; `record` if there is none.
     """
     tail = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
     offsets = [table.extent(i)[0] for i in tail]

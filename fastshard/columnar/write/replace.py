@@ -49,16 +49,7 @@ def is_temporary_name(name: str) -> bool:
 
 
 class ShardReplacement:
-    """New file for a shard, and the old one, kept under a second name.
-
-    Parameters
-    ----------
-    column : Column
-    number : int
-        The shard.
-    new_path : str
-        The new file, synced.
-    """
+    """New file for a shard, and the old one, kept under a second name."""
 
     def __init__(self, column: Column, number: int, new_path: str) -> None:
         self.column = column
@@ -100,12 +91,7 @@ class ShardReplacement:
 
 
 class Replacements:
-    """Replacements of a transaction, and committed ones with an old file left.
-
-    Attributes
-    ----------
-    installed : list of ShardReplacement
-    """
+    """Replacements of a transaction, and committed ones with an old file left."""
 
     def __init__(self) -> None:
         self.installed: list[ShardReplacement] = []

@@ -26,11 +26,6 @@ class RowWriter:
 
     The arrays come first, so that a row never refers to missing members. If the row
     is refused, they are dropped from the buffers.
-
-    Parameters
-    ----------
-    session : WriterSession
-        The caller holds its mutex during each call.
     """
 
     def __init__(self, session: WriterSession) -> None:
@@ -45,23 +40,7 @@ class RowWriter:
     def insert(
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str
     ) -> bool:
-        """Append a sample's arrays and insert its row.
-
-        Parameters
-        ----------
-        arrays : Mapping
-            By field.
-        sample_id : str
-        name : bytes
-            The members' name.
-        text : str
-            The metadata as JSON.
-
-        Returns
-        -------
-        bool
-            False if the id is taken. Nothing is written then.
-        """
+        """Append a sample's arrays and insert its row."""
         pending = self._pending
         if pending.is_full:
             self._write_pending()
@@ -116,20 +95,7 @@ class RowWriter:
     def update(
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str | None
     ) -> bool:
-        """Append arrays and change a sample's row.
-
-        Parameters
-        ----------
-        arrays, sample_id, name
-            As for `insert`.
-        text : str or None
-            The metadata as JSON; None keeps them.
-
-        Returns
-        -------
-        bool
-            False if there is no such sample. Nothing is written then.
-        """
+        """Append arrays and change a sample's row."""
         arrays = _copy_arrays(arrays)
         row, largest = self._append(arrays, name)
         if text is not None:
@@ -238,19 +204,7 @@ def move_rows(
     *,
     clear: bool,
 ) -> None:
-    """Let rows refer to members of a shard; insert rows that are missing.
-
-    Parameters
-    ----------
-    cursor : sqlite3.Cursor
-    column : Column
-    number : int
-        The shard.
-    places : dict of str to (int, int or None)
-        Offset and row in a pack, by sample id.
-    clear : bool
-        Remove the array from rows that refer to the shard already.
-    """
+    """Let rows refer to members of a shard; insert rows that are missing."""
     offset, shard = column.offset_column, column.shard_column
     row = ""
     if column.is_packed:
@@ -277,19 +231,6 @@ def delete_rows(session: WriterSession, sample_ids: Iterable[str]) -> None:
     Shards of other programs that lose a row get a record: a row that is added later
     with the same id refers to its own member, by an exact offset, and a compaction
     knows the shard even if no row refers to it any more.
-
-    Parameters
-    ----------
-    session : WriterSession
-        The caller holds its mutex and flushes.
-    sample_ids : iterable of str
-
-    Raises
-    ------
-    ValueError
-        An id is invalid, or there is no such sample. Nothing is deleted.
-    TypeError
-        An id is not a str. Nothing is deleted.
     """
     ids = list(dict.fromkeys(sample_ids))
     for sample_id in ids:

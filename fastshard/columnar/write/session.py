@@ -67,17 +67,6 @@ class WriterSession:
     when the last of them is dropped. Its connection calls it around commits; see
     `connection.CommitGuard`.
 
-    Parameters
-    ----------
-    root : Path
-        The dataset's directory; it is created if it does not exist.
-    limits : ShardLimits
-        Of the shards to be filled.
-    allow_pickle : bool
-        Whether arrays of Python objects are accepted.
-    packs : bool
-        Whether new arrays are packed.
-
     Attributes
     ----------
     state : int
@@ -92,15 +81,6 @@ class WriterSession:
     transaction : Transaction
     handles : WeakSet
         Open shard handles.
-
-    Raises
-    ------
-    WriterLockedError
-        Another process writes to the dataset.
-    FormatError
-        The index is damaged or not of such a dataset, or missing beside its shards.
-    OSError
-        The dataset cannot be opened.
     """
 
     def __init__(
@@ -295,11 +275,6 @@ class WriterSession:
         """Remove the shards that compactions replaced and no reader may open.
 
         The caller has flushed: nothing is uncommitted.
-
-        Raises
-        ------
-        OSError
-            The index cannot be written.
         """
         for column, numbers in self.transaction.find_removable():
             self.remove_shards(column, numbers)

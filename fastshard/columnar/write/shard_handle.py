@@ -91,11 +91,6 @@ class ShardHandle:
 
         An existing shard is appended to, so that its rows stay valid until the
         commit. Only one that must not be appended to is replaced by a new file.
-
-        Raises
-        ------
-        FileExistsError
-            The shard must not be appended to, and `overwrite` is not set.
         """
         column, number = self._column, self.shard_id
         buffer = new_buffer(

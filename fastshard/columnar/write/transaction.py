@@ -74,19 +74,6 @@ class Transaction:
     The module's docstring states the protocol. `session.WriterSession` calls the
     methods under its mutex, in order, and handles errors.
 
-    Parameters
-    ----------
-    conn : WriterConnection
-        The index.
-    home : str
-        The dataset's directory, absolute.
-    path : str
-        The index's path, for messages.
-    allow_pickle : bool
-        Whether arrays of Python objects are accepted.
-    packs : bool
-        Whether new arrays are packed.
-
     Attributes
     ----------
     columns : dict of str to Column
@@ -141,14 +128,7 @@ class Transaction:
         return column
 
     def add_columns(self, fields: Iterable[Field], limits: ShardLimits) -> None:
-        """Load those fields of the index that have no column yet.
-
-        Parameters
-        ----------
-        fields : iterable of Field
-        limits : ShardLimits
-            Of the shards to be filled.
-        """
+        """Load those fields of the index that have no column yet."""
         for field in fields:
             if field.name not in self.columns:
                 self._add_column(field, limits)
@@ -182,25 +162,13 @@ class Transaction:
         self.buffers[field.name] = column.buffer
 
     def make_folder(self, folder: str) -> None:
-        """Create a field's directory if it is missing; `prepare` syncs it.
-
-        Raises
-        ------
-        FileExistsError
-            A file has its name.
-        """
+        """Create a field's directory if it is missing; `prepare` syncs it."""
         if not os.path.isdir(folder):
             os.mkdir(folder)
             self._unsynced_folders.add(self.home)
 
     def load_last_id(self) -> None:
-        """Read the number of the last generated id.
-
-        Raises
-        ------
-        FormatError
-            The counter is not a number.
-        """
+        """Read the number of the last generated id."""
         cursor = sqlite3.Cursor(self.conn)
         cursor.execute("SELECT value FROM counters WHERE name = 'sample_id'")
         row = cursor.fetchone()

@@ -442,18 +442,7 @@ class CombinedIterator(Iterator[T_co]):
 def combine_identities(
     separator: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
 ) -> Identity:
-    """Return the identity of a combination of datasets.
-
-    Parameters
-    ----------
-    separator : str
-        Text between the names in the combined name.
-    datasets : sequence of BaseDataset
-    samples : int
-        The number of items of the combination.
-    *options
-        Kind and parameters of the combination, hashed by their `repr`.
-    """
+    """Return the identity of a combination of datasets."""
     parts = []
     for part in datasets:
         identity = part._identity()
@@ -469,16 +458,7 @@ def read_sources(
     sources: Sequence[tuple[int, int]],
     get: Getter = get_many,
 ) -> list[Any]:
-    """Return items of several datasets, read with one call for each dataset.
-
-    Parameters
-    ----------
-    datasets : sequence of BaseDataset
-    sources : sequence of (int, int)
-        The number of an item's dataset, and its position there.
-    get : callable
-        Reads the items of one dataset.
-    """
+    """Return items of several datasets, read with one call for each dataset."""
     positions_of: list[list[int]] = [[] for _ in datasets]
     for k, position in sources:
         positions_of[k].append(position)

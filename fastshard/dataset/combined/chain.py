@@ -21,20 +21,6 @@ class ChainIterator(Iterator[T_co]):
     """Iterator over the parts of a concatenation, each prefetched as by itself.
 
     Implements `SampleIterator`.
-
-    Parameters
-    ----------
-    dataset : Concat
-        Unselected and in order; it may be mapped.
-    parts : sequence of datasets
-    starts : sequence of int
-        The position of each part's first item, then the total.
-    window : int
-        Items to prefetch.
-    on_error : ErrorHandler, optional
-        As for `PrefetchIterator`.
-    decodes : bool
-        Decode images, behind mapped functions.
     """
 
     def __init__(

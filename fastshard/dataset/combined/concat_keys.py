@@ -13,13 +13,7 @@ __all__ = ["ConcatKeys"]
 
 
 class ConcatKeys(Sequence[str]):
-    """The keys of a concatenation's samples; see `Dataset.keys`.
-
-    Raises
-    ------
-    TypeError
-        The samples of a part have no keys.
-    """
+    """The keys of a concatenation's samples; see `Dataset.keys`."""
 
     def __init__(self, dataset: Any) -> None:
         for part in dataset.datasets:
@@ -67,15 +61,7 @@ class ConcatKeys(Sequence[str]):
         return isinstance(key, str) and bool(self.find(key))
 
     def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of the only sample with a key.
-
-        Raises
-        ------
-        SampleNotFoundError
-            No sample has this key.
-        AmbiguousKeyError
-            Several samples have this key.
-        """
+        """Return the position of the only sample with a key."""
         within = range(len(self))[start:stop]
         found = [i for i in self.find(key) if i in within]
         if not found:

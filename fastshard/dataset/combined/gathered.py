@@ -149,14 +149,7 @@ class LoadedWindows:
 
 
 class WindowCollation(Collation):
-    """Collate windows, by position in one gather, on the memory of another collation.
-
-    Parameters
-    ----------
-    dataset : GatheredDataset
-    inner : Collation
-        Allocates and wraps arrays.
-    """
+    """Collate windows in one gather, on the memory of another collation."""
 
     def __init__(self, dataset: GatheredDataset[Any], inner: Collation) -> None:
         vars(self).update(vars(inner))

@@ -30,13 +30,7 @@ Choices: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def split_name(name: str) -> tuple[str, ...]:
-    """Return the alternatives of a name, ``("jpg", "png")`` of ``"jpg;png"``.
-
-    Raises
-    ------
-    ValueError
-        An alternative is empty.
-    """
+    """Return the alternatives of a name, ``("jpg", "png")`` of ``"jpg;png"``."""
     names = tuple(dict.fromkeys(name.split(SEPARATOR)))
     if len(names) > 1 and not all(names):
         raise ValueError(f"an alternative of the field {name!r} is empty")
@@ -49,12 +43,6 @@ def parse_names(
     """Return the names of some fields, and the alternatives of those that have several.
 
     The name of ``"jpg;png"`` is ``"jpg"``.
-
-    Parameters
-    ----------
-    names : iterable of str
-    choices : Mapping of str to tuple of str
-        Alternatives of the names that the samples have already.
     """
     parsed: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -82,14 +70,6 @@ class ChosenSample(WrappedSample):
     """Sample with names that stand for the first of several stored fields.
 
     The other alternatives are left out.
-
-    Parameters
-    ----------
-    stored : Sample
-    choices : Mapping of str to tuple of str
-        Alternatives by name.
-    only : tuple of str or None
-        The names of all fields; None: also those that are no alternatives.
     """
 
     __slots__ = ("_choices", "_names", "_only")
@@ -191,14 +171,7 @@ class FieldPicker(NamedTuple):
 
 
 class PickedMaker:
-    """Function of an iteration: picks the fields of a stored sample, and maps it.
-
-    Parameters
-    ----------
-    picker : FieldPicker
-    make : callable, optional
-        The mapped functions.
-    """
+    """Function of an iteration: picks the fields of a stored sample, and maps it."""
 
     def __init__(self, picker: FieldPicker, make: Callable[[Any], Any] | None) -> None:
         self._picker = picker

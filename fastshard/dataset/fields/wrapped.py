@@ -17,12 +17,7 @@ __all__ = ["WrappedSample"]
 
 
 class WrappedSample(Sample):
-    """Base class of samples that stand on a stored one, by default with its fields.
-
-    Attributes
-    ----------
-    stored : Sample
-    """
+    """Base class of samples that stand on a stored one, by default with its fields."""
 
     __slots__ = ("stored",)
 

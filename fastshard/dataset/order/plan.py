@@ -112,13 +112,7 @@ class Plan(NamedTuple):
         return total if self.base is None else self.base.count
 
     def order(self, total: int) -> Order | None:
-        """Return the positions of this share, or None for all in order.
-
-        Parameters
-        ----------
-        total : int
-            Number of samples in the shards.
-        """
+        """Return the positions of this share, or None for all in order."""
         size = self.size(total)
         orders: list[Order | None] = [self.base]
         if self.shuffling is not None:

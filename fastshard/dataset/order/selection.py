@@ -25,21 +25,7 @@ RAISE: Any = object()  # the default of `info_column` that makes it raise
 
 
 def select_positions(count: int, key: Any) -> Order:
-    """Return the positions that a slice, positions or a mask select.
-
-    Parameters
-    ----------
-    count : int
-        Number of samples of the dataset.
-    key : slice, sequence of int, or array of int or bool
-
-    Raises
-    ------
-    IndexError
-        A position is out of range, or a mask has another length.
-    TypeError
-        The key is of another type.
-    """
+    """Return the positions that a slice, positions or a mask select."""
     import numpy as np
 
     if isinstance(key, slice):
@@ -79,15 +65,7 @@ def check_filter(fn: Callable[..., object]) -> None:
 
 
 def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
-    """Return the positions of a dataset that a mask selects.
-
-    Parameters
-    ----------
-    mask : array of bool
-        One value for each sample of the shards.
-    order : Order or None
-        The dataset's positions; None: all, in order.
-    """
+    """Return the positions of a dataset that a mask selects."""
     import numpy as np
 
     if order is None:
@@ -115,15 +93,7 @@ def info_column(
     name: str,
     default: Any,
 ) -> NDArray[Any]:
-    """Return one value of each sample's index entry as an array; see `Dataset.info`.
-
-    Parameters
-    ----------
-    facts : iterable of (key, sizes, infos)
-        Of each sample: its key, and by field its bytes and its index entry.
-    default : object
-        For samples without the value; `RAISE` raises.
-    """
+    """Return one value of each sample's index entry as an array; see `Dataset.info`."""
     import numpy as np
 
     values = []

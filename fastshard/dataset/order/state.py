@@ -26,16 +26,7 @@ class Identity(NamedTuple):
 def make_state(
     plan: Plan, identity: Identity, base: str, count: int, skipped: int | None = None
 ) -> dict[str, Any]:
-    """Return the state after `count` samples of a plan's share.
-
-    Parameters
-    ----------
-    base : str
-        The `order_digest` of the plan's base.
-    skipped : int, optional
-        Number of unreadable samples, including those before the plan's start; by
-        default those before the start only.
-    """
+    """Return the state after `count` samples of a plan's share."""
     skipped = plan.skipped if skipped is None else skipped
     seed, epoch, block = plan.shuffling or (None, None, None)
     state: dict[str, Any] = {
@@ -69,11 +60,6 @@ def resume_plan(
 
     The shuffle is the state's. If the plan has one too, its seed and block size must be
     equal; its epoch is ignored.
-
-    Raises
-    ------
-    StateError
-        The state is malformed, or of another dataset, selection or seed.
     """
     checked = _validate(state)
     size = plan.size(identity.samples)
@@ -125,14 +111,7 @@ def check_worker(state: Mapping[str, Any]) -> None:
 
 
 def resume_worker(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
-    """Return a plan that resumes at a worker's state.
-
-    Raises
-    ------
-    StateError
-        The plan is of another worker, rank or batch size: the state does not record the
-        progress of other workers.
-    """
+    """Return a plan that resumes at a worker's state."""
     saved, worker = state["worker"], plan.worker
     assert worker is not None
     key = _worker_key(plan)

@@ -78,21 +78,6 @@ def find_folders(
 
     The first directory tells the format. Globs that end with a slash name directories;
     others are searched if there is no tar.
-
-    Parameters
-    ----------
-    location : Location
-    options : Mapping
-        Keyword arguments of `fastshard.open`.
-    deep : bool
-        Search what takes a listing: ``**``, and globs of URLs.
-    settings : Settings, optional
-        How URLs are read; by default by `options`.
-
-    Raises
-    ------
-    ShardNotFoundError
-        A later directory is no dataset of the format.
     """
     if location.kind == "folder":
         path = str(location.parts[0])
@@ -116,13 +101,7 @@ def find_folders(
 def list_or_find(
     location: Location, options: Mapping[str, Any], settings: Settings | None
 ) -> Listing | FormatFolders:
-    """List the tar shards of a source, or the datasets that its pattern matches.
-
-    Raises
-    ------
-    ShardNotFoundError
-        There are neither.
-    """
+    """List the tar shards of a source, or the datasets that its pattern matches."""
     try:
         return list_shards(location, remote=settings)
     except ShardNotFoundError as error:

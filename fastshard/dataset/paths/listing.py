@@ -113,13 +113,6 @@ def parse_source(source: Source | Location) -> Location:
     """Parse a source; the disk is read only to find out if it is a directory.
 
     A parsed one is returned unchanged.
-
-    Raises
-    ------
-    TypeError
-        The source, or an item of it, is of another type.
-    ShardNotFoundError
-        A sequence is empty.
     """
     if isinstance(source, Location):
         return source
@@ -168,42 +161,7 @@ def list_shards(
     check: bool = True,
     remote: Settings | None = None,
 ) -> Listing:
-    """List the shards of a source.
-
-    Parameters
-    ----------
-    source : Location, str, path-like or sequence of them
-        Each is a shard (``.tar``); a directory, for the shards in it, or
-        ``directory/**`` for those below it too; a glob; a brace list
-        (``train-{000..099}.tar``) of any of these; a wids index (``.json``); or
-        several of them joined by ``::``. A name that exists is never a pattern.
-        Directories and globs are in natural order, all else in the given order.
-        For URLs see `remote_listing`.
-    check : bool
-        Check that every local shard exists.
-    remote : Settings, optional
-        How URLs are read.
-
-    Returns
-    -------
-    Listing
-        Paths of a relative source are relative; those in wids indexes are absolute.
-
-    Raises
-    ------
-    ShardNotFoundError
-        Shards are missing: the error has the first path and their number. Or the
-        source is empty, or a directory, glob or URL without a shard.
-    FastshardError
-        A file is not a shard or is listed twice, a brace list is too long, or local
-        and remote shards are mixed.
-    FormatError
-        A ``.json`` is not a wids index.
-    TypeError
-        The source is of another type.
-    OSError
-        A directory cannot be read.
-    """
+    """List the shards of a source."""
     location = parse_source(source)
     if "" in location.parts:
         raise ShardNotFoundError("a source must not be, or have, an empty path")

@@ -355,16 +355,7 @@ def _describe_missing(path: str) -> str:
 
 
 def unmarked_error(root: str, kind: str, mark: str) -> ShardNotFoundError:
-    """Return the error for a directory that is not a dataset of a format.
-
-    Parameters
-    ----------
-    root : str
-    kind : str
-        Name of the format.
-    mark : str
-        Name of the file that such a directory has.
-    """
+    """Return the error for a directory that is not a dataset of a format."""
     if not os.path.isdir(root):
         reason = _describe_missing(root)
         if os.path.lexists(root):

@@ -79,13 +79,6 @@ def list_remote(
     folders: the folder's ``dataset.fsi`` is read; without one a URL of any name is a
     shard if it begins with a tar header, as is an object of a store. Hidden names and
     folders count as they do locally; `left_out` notes further tars.
-
-    Raises
-    ------
-    RemoteShardNotFoundError
-        There are no shards.
-    RemoteError
-        The URL cannot be read.
     """
     source = parse_url(source)
     others = [] if left_out is None else left_out
@@ -132,15 +125,7 @@ def _list_http(url: Url, settings: Settings) -> Iterator[ListedShard]:
 
 
 def _is_tar(url: Url, settings: Settings) -> bool:
-    """Return whether an object begins with a tar header.
-
-    Raises
-    ------
-    FastshardError
-        It is something else.
-    RemoteError
-        It is refused, or cannot be read by ranges.
-    """
+    """Return whether an object begins with a tar header."""
     try:
         file = open_remote(url, settings)
         head = file.read(0, min(file.nbytes, HEAD))
@@ -212,13 +197,7 @@ class UrlListing(NamedTuple):
 
 
 def list_urls(word: str, settings: Settings) -> UrlListing:
-    """List the objects below the folder of a URL or a glob.
-
-    Raises
-    ------
-    RemoteError
-        The folder cannot be listed.
-    """
+    """List the objects below the folder of a URL or a glob."""
     lister: Lister = transport_for(word, settings)  # type: ignore[assignment]
     if scheme_of(word) == "hf":
         from fastshard.remote.hub import hub_for

@@ -131,17 +131,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _iterator(
         self, window: int, on_error: ErrorHandler | None, decodes: bool = True
     ) -> SampleIterator[T_co]:
-        """Return an iterator over all items.
-
-        Parameters
-        ----------
-        window : int
-            Items to prefetch.
-        on_error : ErrorHandler or None
-        decodes : bool
-            Decode images; a collation that is to decode them into its stacks does not
-            need it.
-        """
+        """Return an iterator over all items."""
 
     @abstractmethod
     def map(self, fn: Callable[[T_co], T]) -> BaseDataset[T]:

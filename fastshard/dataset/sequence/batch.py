@@ -124,17 +124,7 @@ def stack_field(
     allocate: Allocator | None = None,
     threads: int | None = None,
 ) -> NDArray[Any] | None:
-    """Return one field of samples as one array; None: their arrays differ.
-
-    Parameters
-    ----------
-    layout : FieldLayout
-        Layout of the field, of a kind other than ``"value"``.
-    allocate : callable, optional
-        ``allocate(shape, dtype)`` returns the array to fill.
-    threads : int, optional
-        As for `Shard.read_into`.
-    """
+    """Return one field of samples as one array; None: their arrays differ."""
     import numpy as np
 
     from fastshard._core.dataset.npy import read_layouts
@@ -885,13 +875,6 @@ def read_column(
     The field's decoder decides, as in a batch: npy fields are stacked, cls and similar
     fields parsed to numbers, and fields with a decoder of the caller's decoded. Other
     fields, and fields with a given dtype, are raw bytes.
-
-    Parameters
-    ----------
-    given : (dtype, shape)
-        dtype and shape of the raw value, each None if not given.
-    lengths : dict
-        Receives the true shapes of padded arrays.
     """
     dtype, shape = given
     if samples and isinstance(samples[0], ImageSample):
@@ -975,14 +958,7 @@ def image_array(image: Any) -> NDArray[Any]:
 
 
 def load_images(values: list[Any], samples: Sequence[Any], field: str) -> list[Any]:
-    """Return values with images as arrays: their pixels may be decoded only now.
-
-    Raises
-    ------
-    FormatError
-        The bytes of an image are damaged; of samples that are not fastshard's, the
-        library's error with a note.
-    """
+    """Return values with images as arrays: their pixels may be decoded only now."""
     if not any(map(_is_image_type, set(map(type, values)))):
         return values
     loaded = []

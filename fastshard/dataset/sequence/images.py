@@ -54,14 +54,7 @@ class ImageField(NamedTuple):
 
 
 class ImageFields:
-    """Image fields of a dataset, with their readers; immutable.
-
-    Parameters
-    ----------
-    fields : Mapping of str to ImageField
-    epoch : int, optional
-        The epoch of random crops and flips, whatever the dataset's shuffle.
-    """
+    """Image fields of a dataset, with their readers; immutable."""
 
     __slots__ = ("_fields", "epoch")
 
@@ -101,16 +94,7 @@ class ImageFields:
         base_positions: Iterable[int],
         epoch: int | None,
     ) -> list[Any]:
-        """Return samples whose fields are decoded.
-
-        Parameters
-        ----------
-        samples : iterable of Sample
-        base_positions : iterable of int
-            Their positions in the dataset before selection and shuffle.
-        epoch : int or None
-            The shuffle's; None: there is none.
-        """
+        """Return samples whose fields are decoded."""
         if self.epoch is not None:
             epoch = self.epoch
         return [
@@ -140,13 +124,7 @@ class ImageFields:
 
 
 def image_names(field: str | Sequence[str]) -> list[str]:
-    """Return the names of images that an argument of `Dataset.images` gives.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A name is no str, or there is none.
-    """
+    """Return the names of images that an argument of `Dataset.images` gives."""
     if not isinstance(field, Iterable):
         kind = type(field).__name__
         raise TypeError(f"field must be str or a sequence of them, got {kind}")
@@ -163,13 +141,7 @@ def image_names(field: str | Sequence[str]) -> list[str]:
 def image_fields(
     names: Iterable[str], epoch: int, options: Mapping[str, Any]
 ) -> ImageFields:
-    """Return the fields that arguments of `Dataset.images` describe.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is invalid.
-    """
+    """Return the fields that arguments of `Dataset.images` describe."""
     from fastshard.loader.images import ImageOptions, ImageReader
 
     reader = ImageReader(ImageOptions.checked(**options))
@@ -177,14 +149,7 @@ def image_fields(
 
 
 class PictureDecoder:
-    """Decoder of one picture: options, and the source of its random crop.
-
-    Parameters
-    ----------
-    reader : ImageReader
-    draw : (int, int)
-        Epoch and position, which determine the crop.
-    """
+    """Decoder of one picture: options, and the source of its random crop."""
 
     __slots__ = ("_draw", "_reader")
     kind = "image"  # as of `FieldInfo`
@@ -414,19 +379,6 @@ def common_shape(samples: Sequence[ImageSample], field: str) -> tuple[int, ...] 
 class ImageMaker:
     """Function of an iteration: from a stored sample to a mapped one with images.
 
-    Parameters
-    ----------
-    images : ImageFields
-    epoch : int or None
-        The shuffle's.
-    base_position : callable
-        From the position of an item to that of its sample before selection and
-        shuffle.
-    make : callable, optional
-        The mapped functions.
-    decodes : bool
-        Decode the images that `make` leaves in an item.
-
     Attributes
     ----------
     iterator : weakref or None
@@ -465,19 +417,7 @@ def base_position(order: Order | None, i: int) -> int:
 
 
 def check_rows(out: Any, count: int, shape: tuple[int, ...] | None) -> NDArray[Any]:
-    """Return a buffer for pictures as an array ``[at least count, H, W, C]``.
-
-    Parameters
-    ----------
-    shape : tuple of int or None
-        Of a picture; None: it is not known.
-
-    Raises
-    ------
-    ValueError
-        The buffer is read-only or strided, or has another dtype or rows of another
-        size.
-    """
+    """Return a buffer for pictures as an array ``[at least count, H, W, C]``."""
     import numpy as np
 
     array = out if isinstance(out, np.ndarray) else np.asarray(memoryview(out))
@@ -504,14 +444,7 @@ def check_rows(out: Any, count: int, shape: tuple[int, ...] | None) -> NDArray[A
 def read_pictures(
     samples: Sequence[ImageSample], field: str, rows: NDArray[Any]
 ) -> None:
-    """Decode a field of samples into rows ``[at least samples, H, W, C]``.
-
-    Raises
-    ------
-    ValueError
-        A picture is of another size than the rows; nothing was decoded if the sizes
-        are known.
-    """
+    """Decode a field of samples into rows ``[at least samples, H, W, C]``."""
     shape = rows.shape[1:]
     for sample in samples:
         found = sample.shape_of(field)
@@ -536,20 +469,7 @@ def decode_rows(
     buffers: BufferSet | None,
     prefix: str = "",
 ) -> list[Any]:
-    """Return samples, or pairs of samples, with their images decoded.
-
-    Parameters
-    ----------
-    items : list
-        Neighbours in a batch; other items than samples with images are passed over.
-    row, rows : int
-        The first one's row in the batch, and the batch's number of rows.
-    buffers : BufferSet or None
-        The batch's memory, for pictures of `ImageOptions.size`; collation finds them
-        there. None: pictures have memory of their own.
-    prefix : str
-        Precedes the fields' names, as in `Collation`.
-    """
+    """Return samples, or pairs of samples, with their images decoded."""
     return [
         _decode_item(item, row + i, rows, buffers, prefix)
         for i, item in enumerate(items)

@@ -144,15 +144,7 @@ def is_skippable(error: Exception) -> bool:
 
 
 class ErrorHandler:
-    """Handler of the errors of samples: decides which to skip, and reports them.
-
-    Parameters
-    ----------
-    callback : callable, optional
-        Called as ``callback(error, position)`` for each skipped error.
-    is_skippable : callable
-        ``is_skippable(error)`` returns whether bad data can be the cause.
-    """
+    """Handler of the errors of samples: decides which to skip, and reports them."""
 
     def __init__(
         self,
@@ -183,19 +175,7 @@ class ErrorHandler:
 def make_error_handler(
     on_error: OnError, is_skippable: Callable[[Exception], bool] = is_skippable
 ) -> ErrorHandler | None:
-    """Return the handler of an `on_error` option, or None to raise all errors.
-
-    Parameters
-    ----------
-    on_error : "raise", "skip" or callable
-    is_skippable : callable
-        As for `ErrorHandler`.
-
-    Raises
-    ------
-    ValueError
-        The option is neither "raise" nor "skip" nor a function.
-    """
+    """Return the handler of an `on_error` option, or None to raise all errors."""
     if callable(on_error):
         return ErrorHandler(on_error, is_skippable)
     if on_error not in ("raise", "skip"):
@@ -358,13 +338,7 @@ class BatchIterator(Iterator[T_co]):
         return pending
 
     def _drop_unreadable(self, batch: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """Return the samples of a batch that can be collated.
-
-        Raises
-        ------
-        Exception
-            The error of a sample that `on_error` does not skip.
-        """
+        """Return the samples of a batch that can be collated."""
         if self._on_error is None or not isinstance(self._collate, Collation):
             return batch
         readable = []

@@ -47,17 +47,7 @@ class OrderedDataset(Protocol):
 
 
 class DatasetSource:
-    """Samples of a dataset for a `Loader`; implements `BatchSource`.
-
-    Parameters
-    ----------
-    dataset : BaseDataset
-        Gives the samples.
-    collate : callable
-        From a list of samples to a batch; a `Collation` writes to the loader's buffers.
-    states : BaseDataset
-        Gives the states; by default `dataset`.
-    """
+    """Samples of a dataset for a `Loader`; implements `BatchSource`."""
 
     def __init__(
         self,
@@ -119,18 +109,7 @@ class DatasetSource:
 
 
 class DatasetEpoch:
-    """An epoch of a dataset for a `Loader`; implements `EpochSource`.
-
-    Parameters
-    ----------
-    dataset : BaseDataset
-        Gives the samples.
-    chunk : int
-        Samples of a batch; workers of torch take so many in turn.
-    map : callable, optional
-    collate : callable
-        As for `DatasetSource`.
-    """
+    """An epoch of a dataset for a `Loader`; implements `EpochSource`."""
 
     def __init__(
         self,

@@ -19,15 +19,7 @@ def html_text(text: str) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table.
-
-    Parameters
-    ----------
-    title : str
-        Plain text.
-    rows : iterable of sequence of str
-        Cells, escaped by the caller.
-    """
+    """Return a table."""
     lines = [
         f"<tr>{''.join(f'{CELL}{cell}</td>' for cell in row)}</tr>" for row in rows
     ]

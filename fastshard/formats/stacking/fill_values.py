@@ -28,27 +28,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def cast_fill(value: Any, dtype: np.dtype[Any], field: str, option: str) -> Any:
-    """Return a value as an array of a dtype without axes.
-
-    Parameters
-    ----------
-    value : object
-        None stands for `default_fill`.
-    dtype : dtype
-    field, option : str
-        The field, and the argument with the value, for errors.
-
-    Returns
-    -------
-    ndarray
-        Without axes.
-
-    Raises
-    ------
-    ValueError
-        The dtype cannot represent the value: NaN among integers, a number out of range,
-        a text that is too long.
-    """
+    """Return a value as an array of a dtype without axes."""
     import numpy as np
 
     if value is None:

@@ -41,13 +41,7 @@ class Padding(NamedTuple):
     lengths: bool = True
 
     def checked(self) -> Self:
-        """Return the options if they are valid.
-
-        Raises
-        ------
-        ValueError
-            `ragged` is another value, or does not use `fill`.
-        """
+        """Return the options if they are valid."""
         check_choice("ragged", self.ragged, ("error", "list", "pad"))
         if self.fill is not None and self.ragged != "pad":
             raise ValueError(
@@ -56,15 +50,7 @@ class Padding(NamedTuple):
         return self
 
     def check_fields(self, fields: Collection[str]) -> None:
-        """Check the options against the names of the fields.
-
-        Raises
-        ------
-        FieldNotFoundError
-            `fill` names another field.
-        FastshardError
-            A field is named as the lengths are.
-        """
+        """Check the options against the names of the fields."""
         for field in self.filled_fields:
             if field not in fields:
                 raise FieldNotFoundError(field, f"fill=: {', '.join(fields)}")
@@ -92,34 +78,7 @@ class Padding(NamedTuple):
         key_at: Callable[[int], str] | None = None,
         name: str | None = None,
     ) -> Any:
-        """Return arrays as one array, padded if necessary, or as they are.
-
-        Parameters
-        ----------
-        arrays : sequence of ndarray
-            At least one.
-        field : str
-            For errors.
-        allocate : callable, optional
-            ``allocate(shape, dtype)`` returns the array to fill.
-        key_at : callable, optional
-            ``key_at(k)`` is the key of the sample of array `k`, for errors.
-        name : str, optional
-            The field's name in `fill`; by default `field`.
-
-        Returns
-        -------
-        ndarray [arrays, *shape], or `arrays`
-            The arrays themselves if they differ, with ``ragged="list"``. Those of
-            either byte order, and texts of any length, have one dtype.
-
-        Raises
-        ------
-        RaggedError
-            The arrays differ, or cannot be padded.
-        ValueError
-            The dtype cannot represent the fill.
-        """
+        """Return arrays as one array, padded if necessary, or as they are."""
         import numpy as np
 
         shape = arrays[0].shape
@@ -150,13 +109,7 @@ class Padding(NamedTuple):
         field: str,
         key_at: Callable[[int], str] | None = None,
     ) -> tuple[int, ...]:
-        """Return the shape to which arrays, or tensors, are padded.
-
-        Raises
-        ------
-        RaggedError
-            They are not to be padded, or cannot be.
-        """
+        """Return the shape to which arrays, or tensors, are padded."""
         first = arrays[0]
         if first.ndim >= MAX_AXES:
             raise RaggedError(

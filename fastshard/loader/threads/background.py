@@ -40,12 +40,7 @@ class Work:
 
 
 class Background:
-    """Work in threads of one owner. Thread-safe, without a lock: a fork may come.
-
-    Attributes
-    ----------
-    is_closed : bool
-    """
+    """Work in threads of one owner. Thread-safe, without a lock: a fork may come."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -55,21 +50,7 @@ class Background:
     def start(
         self, call: Callable[..., object], *args: Any, daemon: bool = True
     ) -> threading.Thread | None:
-        """Call ``call(*args)`` in a new thread; drop its errors.
-
-        Parameters
-        ----------
-        call : callable
-        *args
-        daemon : bool
-            False: the interpreter waits for the thread before it exits.
-
-        Returns
-        -------
-        Thread or None
-            None if no thread can be started: the system has no more, or the
-            interpreter is shutting down.
-        """
+        """Call ``call(*args)`` in a new thread; drop its errors."""
         work = Work()
 
         def run() -> None:
@@ -86,13 +67,7 @@ class Background:
         return thread
 
     def run(self, call: Callable[[], T]) -> T:
-        """Call `call` in this thread, which a caller may have given up by then.
-
-        Raises
-        ------
-        ClosedError
-            The owner is closed.
-        """
+        """Call `call` in this thread, which a caller may have given up by then."""
         work = Work()
         self._works[work] = None
         found: T = self._run(work, call, ())

@@ -94,14 +94,6 @@ class BatchSteps:
 
     They never raise: errors are kept in the batch. Several threads may prepare chunks
     of one batch, and all other steps are taken by one.
-
-    Parameters
-    ----------
-    source : BatchSource
-    on_error : {"raise", "skip", "mask"}
-    is_skippable : callable
-        ``is_skippable(error)`` returns whether data may be the cause of an error, so
-        that "skip" and "mask" pass over its sample.
     """
 
     def __init__(

@@ -12,18 +12,7 @@ MAX_FILE = 1 << 20  # bytes of a file of the kernel
 
 
 def count_cpus(root: str = "/") -> int:
-    """Return the number of processors that affinity and the cgroup allow.
-
-    Parameters
-    ----------
-    root : str
-        Where ``proc`` is; the cgroup's mount points are below it, too.
-
-    Returns
-    -------
-    int
-        At least 1. A quota of 1.5 processors counts as 2.
-    """
+    """Return the number of processors that affinity and the cgroup allow."""
     try:
         count = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not Linux

@@ -64,19 +64,6 @@ class Pipeline:
     garbage. Threads claim chunks of the oldest unfinished batch first. Batches are made
     in memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the
     last one.
-
-    Parameters
-    ----------
-    steps : BatchSteps
-    options : PipelineOptions
-    start, total : int
-        Position of the first sample, and the number of all samples.
-    count : int
-        Number of batches from there on.
-    recorder : LoaderRecorder
-        Statistics of the loader.
-    pool : BufferPool
-        Memory of batches.
     """
 
     def __init__(
@@ -125,11 +112,6 @@ class Pipeline:
         """Remove the next batch, when it is made; None after `timeout` seconds.
 
         Must not be called after the last batch.
-
-        Raises
-        ------
-        PipelineStoppedError
-            `stop` was called.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         may_make = timeout is None  # nothing ends a read of its own in time
@@ -183,18 +165,7 @@ class Pipeline:
         return work
 
     def fill(self, deadline: float) -> list[BatchWork]:
-        """Make the next ``ahead + 1`` batches; return them, without taking them.
-
-        Parameters
-        ----------
-        deadline : float
-            Time of `time.monotonic` at which those made so far are returned.
-
-        Raises
-        ------
-        PipelineStoppedError
-            `stop` was called.
-        """
+        """Make the next ``ahead + 1`` batches; return them, without taking them."""
         if not self._threads:
             self._start_threads()
         while True:
@@ -469,13 +440,7 @@ class Pipeline:
             self._gate.release()
 
     def join(self, deadline: float) -> bool:
-        """Wait for the threads until a time of `time.monotonic`.
-
-        Returns
-        -------
-        bool
-            Whether all have ended.
-        """
+        """Wait for the threads until a time of `time.monotonic`."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))

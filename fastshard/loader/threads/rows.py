@@ -14,17 +14,7 @@ MAX_PROBED = 64  # batches after one without a good row, for the shapes of its a
 
 
 class FailedRows:
-    """Reports the failed rows of batches, for ``on_error="skip"`` and ``"mask"``.
-
-    Parameters
-    ----------
-    masks : bool
-        Failed rows are zeros; otherwise they are left out.
-    steps : BatchSteps
-        Of the iteration.
-    pool : BufferPool
-        Memory of batches.
-    """
+    """Reports the failed rows of batches, for ``on_error="skip"`` and ``"mask"``."""
 
     def __init__(self, masks: bool, steps: BatchSteps, pool: BufferPool) -> None:
         self._masks = masks
@@ -33,16 +23,7 @@ class FailedRows:
         self._template: Any = None  # of no rows, for a batch whose rows all failed
 
     def add(self, work: BatchWork) -> Any:
-        """Return a made batch with the field ``__skipped__`` or ``__ok__``.
-
-        Raises
-        ------
-        TypeError
-            Rows are masked, and the batch is no dict.
-        Exception
-            Rows are masked, and all of the first batches failed, so that the fields are
-            not known.
-        """
+        """Return a made batch with the field ``__skipped__`` or ``__ok__``."""
         batch = work.value
         is_empty = len(work.failures) == work.rows
         if is_empty:
@@ -136,18 +117,7 @@ def resize_rows(value: Any, count: int) -> Any:
 
 
 def spread_rows(value: Any, ok: Any, buffers: BufferSet, name: str = "") -> Any:
-    """Return the value of a batch with zeros (None in lists) where rows failed.
-
-    Parameters
-    ----------
-    value : object
-        Of the rows that did not fail.
-    ok : ndarray of bool [rows]
-    buffers : BufferSet
-        Memory of the batch, which `value` may be on.
-    name : str
-        The field's name in `buffers`, as a `Collation` names it.
-    """
+    """Return the value of a batch with zeros (None in lists) where rows failed."""
     import numpy as np
 
     good = int(np.count_nonzero(ok))

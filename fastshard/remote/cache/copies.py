@@ -98,17 +98,7 @@ class CopyClient:
 
 @contextmanager
 def open_file(url: Url) -> Iterator[int]:
-    """Yield a descriptor of a local file.
-
-    Raises
-    ------
-    RemoteNotFoundError
-        It does not exist.
-    RemoteError
-        It is no regular file.
-    OSError
-        It cannot be opened or read.
-    """
+    """Yield a descriptor of a local file."""
     path = url.text
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | O_BINARY)

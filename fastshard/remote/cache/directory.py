@@ -87,12 +87,6 @@ def clear(folder: str, urls: Collection[str] | None = None) -> int:
     """Remove entries from a cache directory; return the bytes freed on disk.
 
     Files that the cache did not make are left alone.
-
-    Parameters
-    ----------
-    folder : str
-    urls : collection of str, optional
-        Remove only the entries of these objects, of every version.
     """
     if urls is None:
         remove_leftovers(folder)

@@ -58,13 +58,7 @@ def _read_some(fd: int, view: memoryview, offset: int) -> int:
 
 
 def write_at(fd: int, view: memoryview, offset: int) -> None:
-    """Write all of the view to a file at an offset.
-
-    Raises
-    ------
-    OSError
-        A write failed; a part of the view may have been written.
-    """
+    """Write all of the view to a file at an offset."""
     done = 0
     while done < len(view):
         done += _write_some(fd, view[done : done + MOST_AT_ONCE], offset + done)
@@ -80,13 +74,7 @@ def _write_some(fd: int, view: memoryview, offset: int) -> int:
 
 
 def append_to(fd: int, data: bytes) -> None:
-    """Write to the end of a file opened with ``O_APPEND``, in one call.
-
-    Raises
-    ------
-    OSError
-        Not all of it could be written.
-    """
+    """Write to the end of a file opened with ``O_APPEND``, in one call."""
     if os.write(fd, data) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -55,22 +55,6 @@ class EntryFiles(LockOwner):
     """Open files of a cache entry. Thread-safe.
 
     The data file is closed with the last reference; readers hold one.
-
-    Parameters
-    ----------
-    folder : str
-        Directory of the entry.
-    nbytes : int
-        Size of the object.
-
-    Raises
-    ------
-    FileNotFoundError
-        The entry does not exist.
-    DamagedEntryError
-        Its files are missing, or not those of an entry.
-    OSError
-        They cannot be opened.
     """
 
     def __init__(self, folder: str, nbytes: int) -> None:
@@ -138,15 +122,7 @@ class EntryFiles(LockOwner):
             return gaps
 
     def read_into(self, start: int, view: memoryview) -> bool:
-        """Fill the view; return False if a byte is missing or wrong.
-
-        Raises
-        ------
-        DamagedEntryError
-            The data file was truncated.
-        OSError
-            The data file cannot be read.
-        """
+        """Fill the view; return False if a byte is missing or wrong."""
         if not self._verify(start, start + len(view)):
             return False
         if not read_at(self.fd, view, start):
@@ -172,13 +148,6 @@ class EntryFiles(LockOwner):
         """Store bytes; return an upper bound of the growth on disk, bytes.
 
         Nothing is stored if the data file would grow above `most` bytes on disk.
-
-        Raises
-        ------
-        RemovedEntryError, DamagedEntryError
-            The bytes can only be stored in a new entry.
-        OSError
-            The bytes cannot be stored.
         """
         before = os.fstat(self.fd)
         if before.st_nlink == 0:

@@ -100,15 +100,7 @@ class HashedObject(NamedTuple):
 def find_hashed(
     cache: RangeCache, wanted: HashedObject, nbytes: int | None = None
 ) -> str | None:
-    """Return the path of an object's data, or None if the cache has not all of it.
-
-    Parameters
-    ----------
-    cache : RangeCache
-    wanted : HashedObject
-    nbytes : int, optional
-        Size of the object, if it is known: its entry is found faster.
-    """
+    """Return the path of an object's data, or None if the cache has not all of it."""
     known = _found.get((cache.folder, wanted.url))
     if known is not None and _identify(known.path) == _known.get(known.path, ()):
         if time.monotonic() - known.touched >= TOUCH:
@@ -165,20 +157,10 @@ class ObjectWriter:
 
     Used in a ``with`` statement, at whose end what was not committed is removed.
 
-    Parameters
-    ----------
-    cache : RangeCache
-    wanted : HashedObject
-
     Attributes
     ----------
     nbytes : int
         Written so far.
-
-    Raises
-    ------
-    OSError
-        The files cannot be created.
     """
 
     def __init__(self, cache: RangeCache, wanted: HashedObject) -> None:
@@ -201,13 +183,7 @@ class ObjectWriter:
             raise
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes of the object.
-
-        Raises
-        ------
-        OSError
-            They cannot be written; or the object is larger than the cache may be.
-        """
+        """Append bytes of the object."""
         self.nbytes += len(data)
         limit = self._cache.limit
         if limit is not None and self.nbytes > limit:
@@ -225,15 +201,7 @@ class ObjectWriter:
                 raise self._name(error) from None
 
     def commit(self) -> str:
-        """Make the entry; return the path of its data.
-
-        Raises
-        ------
-        WrongHashError
-            The bytes are not the object's.
-        OSError
-            The entry cannot be made.
-        """
+        """Make the entry; return the path of its data."""
         if self._sha256.digest() != self._wanted.digest:
             raise WrongHashError
         identity = _identity_of(os.fstat(self._fd))
@@ -260,13 +228,7 @@ class ObjectWriter:
         return path
 
     def _rename(self, folder: str) -> bool:
-        """Give the files the entry's name, in place of unusable ones that have it.
-
-        Returns
-        -------
-        bool
-            False if another process has made the entry meanwhile.
-        """
+        """Give the files the entry's name, in place of unusable ones that have it."""
         for attempt in range(ATTEMPTS):
             try:
                 os.rename(self._new, folder)
@@ -306,17 +268,7 @@ class ObjectWriter:
 def locked(
     cache: RangeCache, url: str, until: float, is_done: Callable[[], bool]
 ) -> Iterator[None]:
-    """Hold an object's lock, so that one process and one thread downloads it.
-
-    Parameters
-    ----------
-    cache : RangeCache
-    url : str
-    until : float
-        Time of `time.monotonic` at which the wait ends; the lock is not held then.
-    is_done : callable
-        Ends the wait early.
-    """
+    """Hold an object's lock, so that one process and one thread downloads it."""
     path = cache.lock_path(url)
     with suppress(OSError):
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)

@@ -85,13 +85,7 @@ VERIFIED: Callable[[Piece], list[int]] = attrgetter("verified")
 
 
 class Ranges:
-    """Stored ranges of an object. Not thread-safe.
-
-    Parameters
-    ----------
-    nbytes : int
-        Size of the object.
-    """
+    """Stored ranges of an object. Not thread-safe."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

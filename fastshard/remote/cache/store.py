@@ -69,26 +69,12 @@ class RangeCache(LockOwner):
 
     Several processes may use the same directory at the same time.
 
-    Parameters
-    ----------
-    folder : str
-        Created when the first entry is stored.
-    limit : int or str, optional
-        Maximum of bytes on disk for all entries, or text such as "100GB". Above it
-        the least recently used entries are evicted until a tenth of the limit is
-        free. While several processes store, the size may exceed it somewhat.
-
     Attributes
     ----------
     folder : str
     limit : int or None
     is_stopped : bool
         Whether storing has ended because the disk cannot be written to.
-
-    Raises
-    ------
-    ValueError
-        The limit is not a size, or not positive.
     """
 
     def __init__(self, folder: str, limit: int | str | None = None) -> None:
@@ -102,21 +88,7 @@ class RangeCache(LockOwner):
         self._entries: weakref.WeakSet[CacheEntry] = weakref.WeakSet()
 
     def entry(self, url: str, info: ObjectInfo) -> CacheEntry:
-        """Open the entry of a version of an object, or create it.
-
-        Parameters
-        ----------
-        url : str
-            Stored on disk, so without secrets.
-        info : ObjectInfo
-            From the server, or from `latest_info`. Another tag or size is another
-            version, with an entry of its own.
-
-        Raises
-        ------
-        ValueError
-            The tag is empty, or the size is out of range.
-        """
+        """Open the entry of a version of an object, or create it."""
         if not info.tag:
             raise ValueError(
                 f"cannot tell versions of {url} apart: the server sends neither an "
@@ -292,13 +264,6 @@ class CacheEntry:
 
         In that case the buffer may have been written to. CRCs of ranges are verified
         before their first use in this process.
-
-        Parameters
-        ----------
-        offset : int
-            In the object, bytes.
-        view : memoryview
-            Contiguous and writable.
         """
         with as_bytes(view) as to:
             if not self._is_inside(offset, len(to)):
@@ -336,13 +301,7 @@ class CacheEntry:
                     self._cache.note_growth(self.folder, grown)
 
     def sidecar(self, name: str) -> str:
-        """Return the path of a small file beside the data, which may not exist.
-
-        Raises
-        ------
-        ValueError
-            The name is not a file name, or is used by the cache.
-        """
+        """Return the path of a small file beside the data, which may not exist."""
         taken = name in (DATA, LOG, OBJECT, USED, HASHED) or name.startswith(".")
         if not name or taken or os.path.basename(name) != name or "\0" in name:
             raise ValueError(f"{name!r} is not a name for a file beside cached data")
@@ -469,13 +428,7 @@ def is_same_object(one: ObjectVersion, other: ObjectVersion) -> bool:
 
 
 def create_entry(folder: str, version: ObjectVersion) -> None:
-    """Create the files of an entry, unless another process is faster.
-
-    Raises
-    ------
-    OSError
-        They cannot be created.
-    """
+    """Create the files of an entry, unless another process is faster."""
     subfolder = os.path.dirname(folder)
     os.makedirs(subfolder, 0o700, exist_ok=True)
     new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=subfolder)

@@ -49,13 +49,7 @@ class Answer:
         return self.headers.get("Content-Type", "")[:100].strip().lower()
 
     def json(self) -> Any:
-        """Parse the body.
-
-        Raises
-        ------
-        ValueError
-            It is not JSON, or is nested too deep.
-        """
+        """Parse the body."""
         if self.kind and not JSON_TYPE.fullmatch(self.kind):
             found = self.headers.get("Content-Type", "")  # whole: it may hold a secret
             raise ValueError(f"expected JSON, got {found!r}")

@@ -56,13 +56,7 @@ class BytesBody(Body):
 
 
 class FileBody(Body):
-    """A file, read while it is sent.
-
-    Raises
-    ------
-    OSError
-        There is no such file.
-    """
+    """A file, read while it is sent."""
 
     def __init__(self, path: str | os.PathLike[str], kind: str) -> None:
         self.path = os.fspath(path)
@@ -99,12 +93,7 @@ class FileBody(Body):
 
 
 class BodyError(Exception):
-    """A body cannot be read while it is sent; no error of the network.
-
-    Attributes
-    ----------
-    reason : OSError
-    """
+    """A body cannot be read while it is sent; no error of the network."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)
@@ -112,13 +101,7 @@ class BodyError(Exception):
 
 
 class JsonBody(Body):
-    """JSON, made when it is sent: a `Secret` in it is then revealed.
-
-    Raises
-    ------
-    TypeError, ValueError
-        JSON cannot hold the value.
-    """
+    """JSON, made when it is sent: a `Secret` in it is then revealed."""
 
     kind = "application/json"
 

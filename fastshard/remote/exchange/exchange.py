@@ -129,17 +129,6 @@ class TimeLimit:
 
     Without progress it ends after `timeout` seconds; altogether it takes at most that
     and one second for each 100 KB.
-
-    Parameters
-    ----------
-    timeout : float
-        Seconds.
-    whole : float or None
-        Seconds of the whole request, whatever its progress.
-
-    Attributes
-    ----------
-    deadline : Deadline
     """
 
     def __init__(self, timeout: float, whole: float | None) -> None:
@@ -158,18 +147,7 @@ class TimeLimit:
 
 
 class HttpExchange:
-    """Client for requests to services.
-
-    Parameters
-    ----------
-    settings : Settings
-        For addresses that answers of servers name.
-    trusted : Settings
-        For addresses that the user names: they may be private.
-    by_proxy : bool
-        Whether a proxy of the environment, which resolves names itself, is used for
-        other addresses although private ones are refused.
-    """
+    """Client for requests to services."""
 
     def __init__(self, settings: Settings, trusted: Settings, by_proxy: bool) -> None:
         self.settings = settings
@@ -181,17 +159,6 @@ class HttpExchange:
 
         Queries are repeated after transient failures, and other requests after those
         that happened before they were sent, or a status of 429.
-
-        Parameters
-        ----------
-        request : ServiceRequest
-        trusted : bool
-            Whether the user named its URL.
-
-        Raises
-        ------
-        RemoteError
-            There is no answer in time, or it is not one of HTTP.
         """
         limit = TimeLimit(self.settings.timeout, request.seconds)
         deadline = limit.deadline

@@ -135,13 +135,7 @@ class HttpClient:
         )
 
     def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
-        """Return the metadata and all bytes of an object, also without range support.
-
-        Raises
-        ------
-        RemoteError
-            The object has more than `most` bytes, or cannot be read.
-        """
+        """Return the metadata and all bytes of an object; ranges are not needed."""
         url = parse_url(url)
         first = 1 << 20
         deadline = Deadline(self.settings.timeout, first)
@@ -226,13 +220,7 @@ class HttpClient:
         receive: Callable[[RangeResponse], T],
         whole: bool,
     ) -> tuple[T] | None:
-        """Send a request by the fast path; return None if urllib3 is to send it.
-
-        Raises
-        ------
-        RemoteNotFoundError
-            The object does not exist.
-        """
+        """Send a request by the fast path; return None if urllib3 is to send it."""
         begun, target = time.monotonic(), self._first_of(url.normalized)
         if url.normalized in self._targets or origin_of(target) not in self._common:
             return None

@@ -148,13 +148,7 @@ def _receive(sock: socket.socket, scatter: Scatter) -> int:
 
 
 class _GuardedConnection:
-    """Mixin for connections of urllib3: timed responses, secrets kept from logs.
-
-    Parameters
-    ----------
-    private_hosts : bool
-        False refuses to connect to private hosts.
-    """
+    """Mixin for connections of urllib3: timed responses, secrets kept from logs."""
 
     response_class: Any = TimedResponse
     debuglevel = 0  # otherwise http.client may print requests, secrets included
@@ -189,11 +183,6 @@ def _connect_to_public(connection: HTTPConnection) -> socket.socket:
 
     The name is resolved once, and the checked addresses are connected to. TLS uses
     the name.
-
-    Raises
-    ------
-    RefusedHostError
-        An address is not public; no connection was made.
     """
     host = connection.host
     try:
@@ -247,19 +236,7 @@ def connection_to(
 def manager_for(
     connections: int, private_hosts: bool, proxy: str | None, secure: bool
 ) -> Any:
-    """Return a manager of connection pools.
-
-    Parameters
-    ----------
-    connections : int
-        Maximum of idle connections to one host.
-    private_hosts : bool
-        Whether private hosts are allowed.
-    proxy : str or None
-        URL of a proxy.
-    secure : bool
-        Whether hosts are reached by TLS.
-    """
+    """Return a manager of connection pools."""
     options: dict[str, Any] = {
         "maxsize": connections,
         "num_pools": 64,
@@ -284,15 +261,7 @@ def manager_for(
 
 
 def check_public(origin: Origin) -> None:
-    """Refuse a private host for a client that resolves names itself.
-
-    Raises
-    ------
-    RefusedHostError
-        The host is private, or is reached through a proxy.
-    socket.gaierror
-        The host has no address.
-    """
+    """Refuse a private host for a client that resolves names itself."""
     refuse_proxy(origin, proxy_for(origin))
     public_addresses(origin.host, origin.port or 443)
 

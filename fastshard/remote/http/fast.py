@@ -70,11 +70,6 @@ FIRST = 16 << 10  # bytes of the first receive
 class ServerState:
     """Idle connections to a server, its address, recent failures.
 
-    Parameters
-    ----------
-    proxied : bool
-        Whether it is reached through a proxy.
-
     Attributes
     ----------
     idle : deque of socket.socket
@@ -160,15 +155,7 @@ def _close_all(idle: deque[socket.socket]) -> None:
 
 
 class HttpLoop(ForkAware):
-    """Thread that reads ranges from plain HTTP servers.
-
-    Parameters
-    ----------
-    connections : int
-        Maximum of connections.
-    meter : Meter
-        Records the times of responses.
-    """
+    """Thread that reads ranges from plain HTTP servers."""
 
     def __init__(self, connections: int, meter: Meter) -> None:
         self._loop = ExchangeLoop(connections)
@@ -318,14 +305,7 @@ class NoConnectionError(Exception):
 
 
 class FastHttp:
-    """Client for ranges of objects that are already open.
-
-    Parameters
-    ----------
-    settings : Settings
-    meter : Meter
-        Records the times of responses.
-    """
+    """Client for ranges of objects that are already open."""
 
     def __init__(self, settings: Settings, meter: Meter) -> None:
         self._settings = settings
@@ -386,13 +366,7 @@ class FastHttp:
         expected: ObjectInfo,
         deadline: Deadline,
     ) -> bool:
-        """Read a range and copy parts of it to their destinations, if possible.
-
-        Returns
-        -------
-        bool
-            Whether the range was read. If not, the content of the parts is undefined.
-        """
+        """Read a range and copy parts of it to their destinations, if possible."""
         if not expected.tag or end == start or deadline.is_general:
             return False
         origin = origin_of(url)
@@ -424,13 +398,7 @@ class FastHttp:
         wanted: tuple[bytes, bytes, bytes, Scatter],
         deadline: Deadline,
     ) -> bool:
-        """Send a request, receive the response; return whether it was expected.
-
-        Parameters
-        ----------
-        wanted : tuple
-            Request, expected Content-Range and tag, destinations.
-        """
+        """Send a request, receive the response; return whether it was expected."""
         is_plain = CAN_EXCHANGE and origin.scheme == "http"
         nbytes, begun = wanted[3].left, time.monotonic()
         while True:
@@ -467,13 +435,7 @@ class FastHttp:
     def ask(
         self, url: str, start: int, end: int, deadline: Deadline
     ) -> PlainResponse | None:
-        """Request a range of an object that is not open yet.
-
-        Returns
-        -------
-        PlainResponse or None
-            Its body is to be read. None: urllib3 is to send the request.
-        """
+        """Request a range of an object that is not open yet."""
         origin = origin_of(url)
         server = self._server_of(origin)
         if server.proxied or server.is_paused() or server.uncommon >= FAILURES:
@@ -541,18 +503,7 @@ def _exchange_in_python(
     scatter: Scatter,
     deadline: Deadline,
 ) -> bool | None:
-    """Exchange by Python's calls: with TLS, and on Windows.
-
-    Returns
-    -------
-    bool or None
-        Whether the server keeps the connection open; None: the server had closed it.
-
-    Raises
-    ------
-    ValueError
-        The response is not the expected one.
-    """
+    """Exchange by Python's calls: with TLS, and on Windows."""
     if wait_for_read(sock, 0.0):
         return None
 

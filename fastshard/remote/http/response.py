@@ -58,35 +58,11 @@ EARLIEST = 1e9  # seconds since 1970: no signature expired before
 class RangeResponse:
     """Response with valid headers, and its body.
 
-    Parameters
-    ----------
-    response : urllib3.BaseHTTPResponse or PlainResponse
-        One of urllib3 is that in progress in this thread.
-    url : Url
-        Requested object.
-    start, end : int
-        Requested range, bytes. If `expected` is None the object may end before `end`.
-    expected : ObjectInfo or None
-        Expected version of the object.
-    whole : bool
-        Whether the whole object is accepted instead of the range.
-    target : str
-        The URL to which the request was sent, after redirects; by default `url`.
-    message : bytes
-        Body of a response with a status of `REFUSALS`, as far as it was received.
-
     Attributes
     ----------
     info : ObjectInfo
     start, end : int
         Range of the body.
-
-    Raises
-    ------
-    RetryError
-        Another attempt may succeed.
-    RemoteError
-        The response is not the expected one.
     """
 
     def __init__(
@@ -249,13 +225,7 @@ class RangeResponse:
             raise self.error(f"the URL's signature was refused{shown}{FRESH_URL}")
 
     def read_parts(self, parts: Sequence[tuple[int, Buffer]]) -> None:
-        """Read the body, copy parts of it to their destinations, and `finish`.
-
-        Raises
-        ------
-        RetryError
-            The connection ended inside the body.
-        """
+        """Read the body, copy parts of it to their destinations, and `finish`."""
         scatter = Scatter(self.start, self.end, parts)
         while scatter.left:
             if not self._body.receive(scatter):
@@ -280,13 +250,7 @@ class RangeResponse:
                 raise RetryError("the connection ended inside the body")
 
     def finish(self) -> None:
-        """Check that the body has ended, and release the connection.
-
-        Raises
-        ------
-        RetryError
-            The body is longer than expected.
-        """
+        """Check that the body has ended, and release the connection."""
         if self._response.status == 416:
             self._response.close()
             return
@@ -298,14 +262,6 @@ class RangeResponse:
 class PlainResponse:
     """Common response, received by few calls: 200, 206 or 404 with a Content-Length.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        On which the request was sent.
-    deadline : Deadline
-    release : callable
-        Takes the socket once the response was read, if the server keeps it open.
-
     Attributes
     ----------
     status : int
@@ -313,13 +269,6 @@ class PlainResponse:
     head : ResponseHead
     chunked : bool
         False.
-
-    Raises
-    ------
-    ValueError
-        The response is another one, or not of RFC 9112.
-    OSError, RetryError
-        The connection failed, or the time is over.
     """
 
     chunked = False

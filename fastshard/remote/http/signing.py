@@ -15,11 +15,6 @@ __all__ = ["SignedUrls"]
 class SignedUrls:
     """Fresh URLs in place of refused ones, from the function of ``sign=``.
 
-    Parameters
-    ----------
-    sign : callable or None
-        ``fn(url)`` of the URL as given returns a URL, or None.
-
     Attributes
     ----------
     fresh : dict of str
@@ -32,13 +27,7 @@ class SignedUrls:
         self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
 
     def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
-        """Return whether there is another URL than the refused one, which was sent.
-
-        Raises
-        ------
-        RemoteError
-            The function failed, or returned no URL.
-        """
+        """Return whether there is another URL than the refused one, which was sent."""
         if self._sign is None or not _is_refusal(refused):
             return False
         with self._locks.setdefault(url.normalized, threading.Lock()):

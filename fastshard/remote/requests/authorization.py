@@ -65,13 +65,7 @@ class Bearer(Authorization):
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def reveal(self) -> str | None:
-        """Return the token, or None; call the function that returns it.
-
-        Raises
-        ------
-        FastshardError
-            The token has a character that is invalid in a header.
-        """
+        """Return the token, or None; call the function that returns it."""
         token = self._token() if callable(self._token) else self._token
         token = token and token.strip()
         if token and not (token.isascii() and token.isprintable()):

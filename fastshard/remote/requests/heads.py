@@ -56,15 +56,7 @@ class PlainHeaders(dict[str, str]):
 
 
 def receive_head(receive: Callable[[], bytes]) -> tuple[bytes, memoryview]:
-    """Receive a head with its empty line; return it and the bytes that follow.
-
-    Raises
-    ------
-    ValueError
-        The head is too long.
-    ConnectionError
-        The connection ended inside it.
-    """
+    """Receive a head with its empty line; return it and the bytes that follow."""
     data, at = b"", -1
     while at < 0:
         received = receive()
@@ -123,13 +115,7 @@ def read_head(status: int, headers: Mapping[str, str]) -> ResponseHead:
 
 
 def parse_head(head: bytes) -> tuple[PlainHeaders, ResponseHead]:
-    """Return the headers and the fields of a common response.
-
-    Raises
-    ------
-    ValueError
-        It is another response, or not of RFC 9112.
-    """
+    """Return the headers and the fields of a common response."""
     match = PLAIN_HEAD.fullmatch(head)
     if match is None:
         raise ValueError("an uncommon response")
@@ -138,13 +124,7 @@ def parse_head(head: bytes) -> tuple[PlainHeaders, ResponseHead]:
 
 
 def _fields_of(lines: bytes) -> PlainHeaders:
-    """Return headers by their names in lower case.
-
-    Raises
-    ------
-    ValueError
-        One of `SINGLE` is repeated, or the body has a Transfer-Encoding.
-    """
+    """Return headers by their names in lower case."""
     headers = PlainHeaders()
     for line in lines.decode("latin-1").split("\r\n")[:-1]:
         name, _, text = line.partition(":")

@@ -18,13 +18,7 @@ MARGIN = 30.0  # seconds before its expiry from which a signature is not used
 
 
 def following_url(sent: str, status: int, headers: Mapping[str, str], url: Url) -> str:
-    """Return the normalized URL that the response to the URL `sent` leads to.
-
-    Raises
-    ------
-    RemoteError
-        It is not an http or https URL, or leads from https to http; about `url`.
-    """
+    """Return the normalized URL that the response to the URL `sent` leads to."""
     location = headers.get("Location")
     if not location:
         raise RemoteError("a redirect without a Location", url.redacted, status)

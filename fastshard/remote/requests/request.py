@@ -65,13 +65,7 @@ class HttpRequest:
                 self.headers.update(way.headers(self))
 
     def encode(self) -> bytes:
-        """Return the bytes of a request without a body.
-
-        Raises
-        ------
-        ValueError
-            A header has a line end.
-        """
+        """Return the bytes of a request without a body."""
         lines = "\r\n".join(
             [f"{name}: {value}" for name, value in self.headers.items()]
         )

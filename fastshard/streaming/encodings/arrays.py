@@ -38,19 +38,6 @@ class NDArrayEncoding(Encoding):
 
     Stored are a byte for the dtype, unless it is given; the number of dimensions and
     the dimensions, unless they are given; and the values in C order, little-endian.
-
-    Parameters
-    ----------
-    dtype : str, optional
-        Name of the dtype of all arrays.
-    shape : tuple of int, optional
-        Shape of all arrays.
-
-    Raises
-    ------
-    ValueError
-        The dtype cannot be stored, a dimension is not positive, or the array is larger
-        than memory can be.
     """
 
     def __init__(
@@ -103,13 +90,7 @@ class NDArrayEncoding(Encoding):
         return np.frombuffer(data, dtype, offset=at).reshape(shape)
 
     def decode_header(self, data: Buffer) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-        """Return dtype, shape, and the offset of the values, which end with `data`.
-
-        Raises
-        ------
-        FormatError
-            The header is invalid, or does not agree with the size of `data`.
-        """
+        """Return dtype, shape, and the offset of the values, which end with `data`."""
         at = 0
         name = self.dtype
         if name is None:

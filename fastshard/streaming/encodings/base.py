@@ -32,23 +32,11 @@ class Encoding(ABC):
 
     @abstractmethod
     def encode(self, obj: Any) -> bytes:
-        """Return the bytes of a value.
-
-        Raises
-        ------
-        AttributeError
-            The value has another type.
-        """
+        """Return the bytes of a value."""
 
     @abstractmethod
     def decode(self, data: Buffer) -> Any:
-        """Return the value of encoded bytes.
-
-        Raises
-        ------
-        FormatError
-            The bytes are not of this encoding; `offset` counts from the first of them.
-        """
+        """Return the value of encoded bytes."""
 
 
 def check_type(obj: object, expected: type) -> None:

@@ -111,13 +111,7 @@ class JPEGArrayEncoding(Encoding):
 
 
 class ImageListEncoding(Encoding):
-    """List of images of one encoding.
-
-    Parameters
-    ----------
-    item : Encoding
-        The encoding of each.
-    """
+    """List of images of one encoding."""
 
     def __init__(self, item: Encoding) -> None:
         self._item = item

@@ -138,13 +138,7 @@ def register_encoding(name: str, cls: Callable[[], CustomEncoding]) -> None:
 
 
 def find_encoding(encoding: str) -> Encoding | CustomEncoding:
-    """Return the encoding of a name such as ``"ndarray:uint8:3,4"``.
-
-    Raises
-    ------
-    ValueError
-        There is no such encoding.
-    """
+    """Return the encoding of a name such as ``"ndarray:uint8:3,4"``."""
     name, colon, config = encoding.partition(":")
     if not colon:
         if name in _registered:
@@ -164,18 +158,6 @@ def mds_decoder(encoding: str, unsafe: bool = False) -> Callable[[Buffer], Any]:
 
     It raises a FormatError for bytes that are not of the encoding, whose `offset`
     counts from the field's first byte.
-
-    Parameters
-    ----------
-    encoding : str
-        Name of the encoding.
-    unsafe : bool
-        Whether ``"pkl"`` is allowed, which can run any code.
-
-    Raises
-    ------
-    ValueError
-        There is no such encoding, or it is unsafe.
     """
     found = find_encoding(encoding)
     if not isinstance(found, Encoding):
@@ -190,13 +172,7 @@ def mds_decoder(encoding: str, unsafe: bool = False) -> Callable[[Buffer], Any]:
 
 
 def mds_encoder(encoding: str) -> Callable[[Any], bytes]:
-    """Return the function that encodes values; bytes are stored unchanged.
-
-    Raises
-    ------
-    ValueError
-        There is no such encoding.
-    """
+    """Return the function that encodes values; bytes are stored unchanged."""
     found = find_encoding(encoding)
     encode = found.encode
 
@@ -215,13 +191,7 @@ def mds_encoder(encoding: str) -> Callable[[Any], bytes]:
 
 
 def mds_size(encoding: str) -> int | None:
-    """Return the size of each field in bytes; None if it varies.
-
-    Raises
-    ------
-    ValueError
-        There is no such encoding.
-    """
+    """Return the size of each field in bytes; None if it varies."""
     return find_encoding(encoding).size
 
 

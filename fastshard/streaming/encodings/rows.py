@@ -24,15 +24,7 @@ def is_json_encoding(encoding: str) -> bool:
 
 
 def is_json_encoded(encoding: str, value: object) -> bool:
-    """Return True for a value of an encoding.
-
-    Raises
-    ------
-    AttributeError
-        The value has another type.
-    KeyError
-        There is no such encoding.
-    """
+    """Return True for a value of an encoding."""
     check_type(value, ROW_TYPES[encoding])
     return True
 
@@ -43,27 +35,11 @@ def is_xsv_encoding(encoding: str) -> bool:
 
 
 def xsv_encode(encoding: str, value: Any) -> str:
-    """Return the text of a value.
-
-    Raises
-    ------
-    AttributeError
-        The value has another type.
-    KeyError
-        There is no such encoding.
-    """
+    """Return the text of a value."""
     check_type(value, ROW_TYPES[encoding])
     return value if encoding == "str" else str(value)
 
 
 def xsv_decode(encoding: str, value: str) -> Any:
-    """Return the value of a text.
-
-    Raises
-    ------
-    ValueError
-        The text is not a number.
-    KeyError
-        There is no such encoding.
-    """
+    """Return the value of a text."""
     return ROW_TYPES[encoding](value)

@@ -497,21 +497,7 @@ def list_fields(fields: Iterable[str] | None) -> list[str] | None:
 def parse_args(
     format_name: str | None, dirname: str, split: str | None, obj: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a reader from the object of its shard.
-
-    Parameters
-    ----------
-    format_name : str or None
-        The format of the shard; None: any.
-    dirname, split, obj
-        As for `MDSReader.from_json`.
-
-    Raises
-    ------
-    FormatError
-        Version or format are others, a key is missing, or a value has another type
-        than the format's, or another length.
-    """
+    """Return the arguments of a reader from the object of its shard."""
     path = os.path.join(dirname, split or "", INDEX_NAME)
     given = obj if isinstance(obj, Mapping) else {}
     version, found = given.get("version", 2), given.get("format", format_name)

@@ -76,25 +76,6 @@ def set_up_local(
     A kind of which files are missing is removed if the other kind is whole. Compressed
     files beside whole raw ones are removed unless they are to be kept. What is the
     only copy stays.
-
-    Parameters
-    ----------
-    listing : collection of str
-        Paths of all files in the directory of the split, as `shard.dirname` begins.
-    safe_keep_zip : bool
-        Whether compressed files stay beside raw ones.
-
-    Returns
-    -------
-    int
-        Bytes of the whole kinds that remain, by the index; 0 if there are none.
-
-    Raises
-    ------
-    ValueError
-        The shard has no compression, and a compressed file.
-    FormatError
-        A name leaves the directory.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if file[0] in listing]
@@ -120,21 +101,6 @@ def evict(shard: LocalShard, *, force: bool = False) -> int:
     Raw files of a compressed shard from which compressed ones are missing are its only
     copy, for they cannot be decompressed again: they stay, and so do compressed files
     of which there is no raw one.
-
-    Parameters
-    ----------
-    force : bool
-        Remove the only copy, too.
-
-    Returns
-    -------
-    int
-        Bytes of the removed files, by the index.
-
-    Raises
-    ------
-    FormatError
-        A name leaves the directory; no file is removed.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if os.path.lexists(file[0])]

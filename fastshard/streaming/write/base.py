@@ -490,13 +490,7 @@ def dump_config(config: Mapping[str, Any]) -> bytes:
 
 
 def offsets_of(samples: Sequence[bytes], start: int) -> NDArray[np.uint32]:
-    """Return where samples begin, and where the last ends, if the first is at `start`.
-
-    Raises
-    ------
-    ValueError
-        They end beyond 4 GiB.
-    """
+    """Return the offsets of samples from `start`, and the end of the last."""
     import numpy as np
 
     ends = np.fromiter(map(len, samples), np.uint64, len(samples)).cumsum()

@@ -30,13 +30,7 @@ that a manifest rules out are not read."""
 
 
 def extend_query(commands: Any) -> None:
-    """Let the command of columnar datasets take sources of tar shards too.
-
-    Parameters
-    ----------
-    commands : argparse subparsers
-        With a parser of ``query``, or without.
-    """
+    """Let the command of columnar datasets take sources of tar shards too."""
     parser = commands.choices.get("query")
     if parser is None:
         return
@@ -81,13 +75,7 @@ def cmd_query(
 
 
 def find(ds: Dataset[Any], where: str | None) -> list[int]:
-    """Return the positions of the samples that meet a condition; all without one.
-
-    Raises
-    ------
-    UsageError
-        The text is no condition, names no field, or compares values of two types.
-    """
+    """Return the positions of the samples that meet a condition; all without one."""
     if where is None:
         return list(range(len(ds)))
     from fastshard.typed.manifest.query import find_positions

@@ -40,31 +40,7 @@ class FieldChange(NamedTuple):
 
 
 def diff(before: Structure, after: Structure) -> list[FieldChange]:
-    """Return in which fields two structures differ.
-
-    Parameters
-    ----------
-    before, after : Structure
-
-    Returns
-    -------
-    list of FieldChange
-        In the order of the fields of `before`, then of those that were added.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.diff import diff
-    >>> from fastshard.typed.descriptions.structure import describe
-    >>> class First(typed.PackableSample):
-    ...     text: str
-    >>> class Second(typed.PackableSample):
-    ...     text: str
-    ...     score: float
-    >>> for change in diff(describe(First), describe(Second)):
-    ...     print(change, change.is_compatible)
-    + score: float False
-    """
+    """Return in which fields two structures differ."""
     others = {each.name: each for each in after.fields}
     known = {each.name for each in before.fields}
     found = []

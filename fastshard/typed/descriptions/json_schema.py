@@ -27,20 +27,7 @@ RECORD_VERSION = 1  # of records of schemas
 
 
 def to_json_schema(structure: Structure) -> dict[str, Any]:
-    """Return the JSON Schema of a structure, the value of a record's ``schema``.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.json_schema import to_json_schema
-    >>> from fastshard.typed.descriptions.structure import describe
-    >>> class Caption(typed.PackableSample):
-    ...     text: str
-    ...     score: float | None = None
-    >>> schema = to_json_schema(describe(Caption))
-    >>> schema["properties"], schema["required"]
-    ({'text': {'type': 'string'}, 'score': {'type': 'number'}}, ['text'])
-    """
+    """Return the JSON Schema of a structure, the value of a record's ``schema``."""
     found: dict[str, Any] = {
         "$type": SCHEMA_TYPE,
         "$schema": DRAFT,
@@ -68,21 +55,7 @@ def to_property(value: ValueType) -> dict[str, Any]:
 
 
 def from_schema(schema: object, where: str = "schema") -> Structure:
-    """Return the structure of a schema of either kind: a record's, or an index's.
-
-    Parameters
-    ----------
-    schema : object
-        The value of a record of a schema, or the JSON that an index stores.
-    where : str
-        The place, for errors.
-
-    Raises
-    ------
-    DescriptionError
-        As of `from_json_schema` and `from_local_json`; or the record's version or its
-        type is not known.
-    """
+    """Return the structure of a schema of either kind: a record's, or an index's."""
     found = map_of(schema, "a schema", where)
     version = found.get("atdataSchemaVersion", found.get("$atdataSchemaVersion", 1))
     if type(version) is not int or version < 1:
@@ -114,27 +87,6 @@ def from_json_schema(schema: object, name: str, where: str = "schema") -> Struct
 
     Required fields come first, in the order of ``required``: a server keeps that, but
     not the order of ``properties``. References to other schemas are not followed.
-
-    Parameters
-    ----------
-    schema : object
-        The value of a record's ``schema``; the writer may be anyone.
-    name : str
-        Of the type.
-    where : str
-        The place, for errors.
-
-    Raises
-    ------
-    DescriptionError
-        A part is missing, is of a wrong type, or is not known; names the field.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.json_schema import from_json_schema
-    >>> schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-    >>> [each.name for each in from_json_schema(schema, "Caption").fields]
-    ['text']
     """
     body = map_of(schema, "'schema'", where)
     where = where if name in where else f"{where} {shorten(name)}"

@@ -46,38 +46,6 @@ def to_lens_json(
 
     A lens that is known to copy fields, and to do nothing else, is stored as a mapping;
     another one as a reference to its code where a module has it, else as opaque.
-
-    Parameters
-    ----------
-    lens : Lens
-    name, version : str
-    description : str, optional
-    source_schema, view_schema : str, optional
-        Default: the names of the lens's types.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    TypeError
-        The lens has no types, and no names of schemas are given.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.lens_json import to_lens_json
-    >>> class Person(typed.PackableSample):
-    ...     name: str
-    ...     age: int
-    >>> class Name(typed.PackableSample):
-    ...     text: str
-    >>> def get(person: Person) -> Name:
-    ...     return Name(text=person.name)
-    >>> to_lens_json(typed.Lens(get), name="name", version="1.0.0")["getter"]
-    {'kind': 'field_mapping', 'mappings': [{'source_field': 'name', 'view_field':
-      'text', 'transform': None}]}
     """
     getter, putter = mapping_of(lens) or (None, None)
     found: dict[str, Any] = {
@@ -114,15 +82,7 @@ def describe_function(
 
 
 def mapping_of(lens: AnyLens) -> tuple[Pairs, Pairs | None] | None:
-    """Return which fields a lens copies, None if it is not known to do only that.
-
-    Returns
-    -------
-    getter : tuple of (str, str)
-        Fields of the source, and of the view.
-    putter : tuple of (str, str) or None
-        Fields of the view, and of the source; all other fields of the source stay.
-    """
+    """Return which fields a lens copies, None if it is not known to do only that."""
     recipe = lens._recipe
     if recipe is not None:
         make, arguments = recipe
@@ -194,22 +154,7 @@ def required_names(cls: type) -> set[str]:
 def copied_fields(
     function: object, result: type, arguments: Sequence[type]
 ) -> dict[str, tuple[int, str]] | None:
-    """Return from where a function copies each field of its result.
-
-    Parameters
-    ----------
-    function : object
-    result : type
-        Of its result.
-    arguments : sequence of type
-        Of its arguments.
-
-    Returns
-    -------
-    dict or None
-        Position of the argument and name of its field, by the field of the result;
-        None if the function is not known to do only that.
-    """
+    """Return from where a function copies each field of its result."""
     if not isinstance(function, types.FunctionType):
         return None
     if not all(is_plain(each) for each in (result, *arguments)):
@@ -259,16 +204,7 @@ def is_plain(cls: type) -> bool:
 def count_copied(
     function: types.FunctionType, result: type, readable: Set[str]
 ) -> int | None:
-    """Return how many arguments a function calls a class with, if it does only that.
-
-    Parameters
-    ----------
-    function : function
-    result : type
-        The class that it must call.
-    readable : set of str
-        Names of fields, which the arguments must be.
-    """
+    """Return how many arguments a function calls a class with, if it does only that."""
     code = function.__code__
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         return None
@@ -317,43 +253,7 @@ def from_lens_json(
     allow_code: bool = False,
     where: str = "lens",
 ) -> AnyLens:
-    """Return the lens that an index's JSON says.
-
-    Parameters
-    ----------
-    data : object
-        Read from JSON; the writer may be anyone.
-    source_type, view_type : type, optional
-        Needed where fields are mapped.
-    allow_code : bool, default False
-        Import the module that the JSON names. It may be any.
-    where : str
-        The place, for errors.
-
-    Returns
-    -------
-    Lens
-
-    Raises
-    ------
-    DescriptionError
-        A part is missing, is of a wrong type, or is not known; the types have not the
-        fields; the lens is opaque, or is code and that is not allowed.
-    TypeError
-        `source_type` or `view_type` is no packable class, or the code has no
-        annotations and they are not given.
-    ImportError
-        The module of the code cannot be imported.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.lens_json import from_lens_json
-    >>> record = {"name": "name", "getter": {"kind": "opaque"}}
-    >>> from_lens_json(record)
-    Traceback (most recent call last):
-    ...
-    fastshard.errors.DescriptionError: lens: Cannot reconstitute the lens 'name': ...
-    """
+    """Return the lens that an index's JSON says."""
     record = map_of(data, "a lens", where)
     name = text_of(record, "name", where)
     getter = map_of(record.get("getter"), "'getter'", where)
@@ -447,18 +347,7 @@ def parse_pairs(data: Mapping[str, Any], source: type, view: type, where: str) -
 def mapping_lens(
     source: type, view: type, getter: Pairs, putter: Pairs | None, name: str
 ) -> AnyLens:
-    """Return a lens that copies fields, and pickles as that.
-
-    Parameters
-    ----------
-    source, view : type
-    getter : tuple of (str, str)
-        Fields of the source, and of the view.
-    putter : tuple of (str, str), optional
-        Fields of the view, and of the source, whose other fields stay; None for a lens
-        without a putter.
-    name : str
-    """
+    """Return a lens that copies fields, and pickles as that."""
 
     def get(sample: Any) -> Any:
         return view(**{new: getattr(sample, old) for old, new in getter})

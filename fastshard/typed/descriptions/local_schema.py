@@ -31,33 +31,7 @@ EXACT_KEY = "exactDtypes"
 def to_local_json(
     structure: Structure, version: str, created_at: str | None = None
 ) -> dict[str, Any]:
-    """Return the JSON of a structure, as an index stores it.
-
-    Parameters
-    ----------
-    structure : Structure
-    version : str
-    created_at : str, optional
-        Default: the time in UTC.
-
-    Returns
-    -------
-    dict
-        ``{"name", "version", "fields", "description", "createdAt"}``. A field of arrays
-        of any dtype has the dtype None. atdata claims float32 for those: where a field
-        is truly float32, ``"exactDtypes": True`` stands beside.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.local_schema import to_local_json
-    >>> from fastshard.typed.descriptions.structure import describe
-    >>> class Caption(typed.PackableSample):
-    ...     text: str
-    >>> to_local_json(describe(Caption), "1.0.0")["fields"]
-    [{'name': 'text', 'fieldType': {'$type': 'local#primitive', 'primitive': 'str'},
-      'optional': False}]
-    """
+    """Return the JSON of a structure, as an index stores it."""
     found: dict[str, Any] = {
         "name": structure.name,
         "version": version,
@@ -103,33 +77,7 @@ def field_type(value: ValueType) -> dict[str, Any]:
 
 
 def from_local_json(data: object, where: str = "schema") -> Structure:
-    """Return the structure that an index's JSON says.
-
-    Parameters
-    ----------
-    data : object
-        Read from JSON; the writer may be anyone.
-    where : str
-        The place, for errors.
-
-    Returns
-    -------
-    Structure
-        Its names are not checked: `Structure.check` does.
-
-    Raises
-    ------
-    DescriptionError
-        A part is missing, is of a wrong type, or is not known; names the field.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.local_schema import from_local_json
-    >>> text = {"$type": "local#primitive", "primitive": "str"}
-    >>> fields = [{"name": "text", "fieldType": text, "optional": False}]
-    >>> from_local_json({"name": "Caption", "version": "1.0.0", "fields": fields})
-    Structure(name='Caption', fields=(StructureField(name='text', ...
-    """
+    """Return the structure that an index's JSON says."""
     schema = map_of(data, "a schema", where)
     name = text_of(schema, "name", where)
     version = schema.get("version")

@@ -39,35 +39,6 @@ def make_type(structure: Structure, ref: str | None = None) -> type[PackableSamp
     Its fields have the kinds that a declared class would have; an optional one is None
     by default. The arguments of the constructor have the order of the fields; an
     optional one before one that is not is a keyword.
-
-    Parameters
-    ----------
-    structure : Structure
-    ref : str, optional
-        Reference of the schema. Types of different references are different ones.
-
-    Returns
-    -------
-    type
-        A subclass of `PackableSample`. It pickles by its content, and so do its
-        samples: another process makes it again.
-
-    Raises
-    ------
-    DescriptionError
-        A name cannot be that of a class or a field, or a dtype is not known.
-
-    Examples
-    --------
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.schema_type import make_type
-    >>> from fastshard.typed.descriptions.structure import describe
-    >>> class Caption(typed.PackableSample):
-    ...     text: str
-    ...     score: float | None
-    >>> Made = make_type(describe(Caption))
-    >>> Made(text="a cat"), Made is make_type(describe(Caption))
-    (Caption(text='a cat', score=None), True)
     """
     content = dump(structure)
     key = ref or "", content
@@ -79,14 +50,7 @@ def make_type(structure: Structure, ref: str | None = None) -> type[PackableSamp
 
 
 def load_type(content: str, ref: str | None) -> type[PackableSample]:
-    """Return the type of a pickle.
-
-    Parameters
-    ----------
-    content : str
-        As the type's ``__schema_content__``.
-    ref : str or None
-    """
+    """Return the type of a pickle."""
     where = ref or "schema"
     return make_type(from_local_json(parse_value(content, where), where), ref)
 

@@ -37,15 +37,7 @@ class StructureField(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """A sample type without its class.
-
-    Attributes
-    ----------
-    name : str
-    fields : tuple of StructureField
-    version : str or None
-    description : str or None
-    """
+    """A sample type without its class."""
 
     name: str
     fields: tuple[StructureField, ...]
@@ -57,18 +49,6 @@ class Structure(NamedTuple):
 
         The order of the fields has no meaning: records do not keep it. Versions and
         descriptions are not compared.
-
-        Examples
-        --------
-        >>> from fastshard import typed
-        >>> from fastshard.typed.descriptions.structure import describe
-        >>> class Caption(typed.PackableSample):
-        ...     text: str
-        >>> first = describe(Caption)
-        >>> class Caption(typed.PackableSample):
-        ...     text: str | None
-        >>> first.equals(describe(Caption)), first.equals(first)
-        (False, True)
         """
         if self.name != other.name or len(self.fields) != len(other.fields):
             return False
@@ -81,19 +61,7 @@ class Structure(NamedTuple):
         )
 
     def check(self, where: str | None = None) -> None:
-        """Refuse names that a class and its fields cannot have.
-
-        Parameters
-        ----------
-        where : str, optional
-            The place, for errors.
-
-        Raises
-        ------
-        DescriptionError
-            The structure has no field or too many, a name is none of Python's, is too
-            long, occurs twice, or is that of a method.
-        """
+        """Refuse names that a class and its fields cannot have."""
         where = where or f"schema {shorten(self.name)}"
         check_name(self.name, "class", where)
         if not self.fields:
@@ -136,33 +104,6 @@ def describe(cls: type) -> Structure:
     Lists whose items are of several types or may be None are described as lists of
     anything, tuples as lists, dicts without the types of their values; literals and
     enumerations are described by the type of their values.
-
-    Parameters
-    ----------
-    cls : type
-        A packable class.
-
-    Returns
-    -------
-    Structure
-        Without a version; its description is the class's docstring.
-
-    Raises
-    ------
-    TypeError
-        The class is not packable, or a field cannot be described; names both.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from numpy.typing import NDArray
-    >>> from fastshard import typed
-    >>> from fastshard.typed.descriptions.structure import describe
-    >>> class Item(typed.PackableSample):
-    ...     x: NDArray[np.float32]
-    ...     words: list[str] | None = None
-    >>> [f"{each.name}: {each}" for each in describe(Item).fields]
-    ['x: ndarray[float32]', 'words: list[str] | None']
     """
     known = cls.__dict__.get("__schema_structure__")
     if isinstance(known, Structure):

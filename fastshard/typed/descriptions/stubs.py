@@ -31,11 +31,6 @@ class StubFolder:
 
     A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for
     type checkers; what it has when it is imported is the type that `make_type` makes.
-
-    Parameters
-    ----------
-    path : str or path-like, optional
-        Default: ``~/.atdata/stubs``.
     """
 
     __slots__ = ("path",)
@@ -47,29 +42,7 @@ class StubFolder:
         return f"StubFolder({str(self.path)!r})"
 
     def write(self, structure: Structure, ref: str) -> Path:
-        """Write the module of a schema and its stub, unless they are there.
-
-        Parameters
-        ----------
-        structure : Structure
-            With a version.
-        ref : str
-            Of the schema. Modules of the network are in a folder of their owner.
-
-        Returns
-        -------
-        Path
-            Of the module.
-
-        Raises
-        ------
-        DescriptionError
-            A name cannot be that of a class or a field, or a dtype is not known.
-        FileExistsError
-            A file of the name is no module of a schema.
-        OSError
-            The folder cannot be written.
-        """
+        """Write the module of a schema and its stub, unless they are there."""
         structure.check(ref)
         path = self.path_of(structure, ref)
         for folder in (self.path, path.parent):
@@ -94,18 +67,7 @@ class StubFolder:
         return f"{path.parent.name}.{path.stem}"
 
     def clear(self) -> int:
-        """Remove all modules that were written, and their stubs.
-
-        Returns
-        -------
-        int
-            The number of modules.
-
-        Raises
-        ------
-        OSError
-            A file cannot be removed.
-        """
+        """Remove all modules that were written, and their stubs."""
         removed = 0
         for path in sorted(self.path.glob("*/*.py")):
             if path.name == "__init__.py" or not is_written(path):

@@ -37,21 +37,7 @@ class Version(NamedTuple):
 
 
 def parse_version(text: str) -> Version:
-    """Return the parts of a semantic version.
-
-    Raises
-    ------
-    TypeError
-        `text` is no str.
-    ValueError
-        `text` is no semantic version.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.versions import parse_version
-    >>> parse_version("1.0.0-rc.1") < parse_version("1.0.0") < parse_version("1.0.10")
-    True
-    """
+    """Return the parts of a semantic version."""
     if not isinstance(text, str):
         raise TypeError(f"a version must be a str, got {type(text).__name__}")
     found = PATTERN.fullmatch(text) if len(text) <= MAX_VERSION else None
@@ -75,14 +61,7 @@ def parse_version(text: str) -> Version:
 
 
 def latest_version(versions: Iterable[str]) -> str | None:
-    """Return the latest of several semantic versions, or None if one is none.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.versions import latest_version
-    >>> latest_version(["1.9.0", "1.10.0"]), latest_version(["1.0.0", "final"])
-    ('1.10.0', None)
-    """
+    """Return the latest of several semantic versions, or None if one is none."""
     try:
         parsed = [(parse_version(each), each) for each in versions]
     except (TypeError, ValueError):
@@ -94,12 +73,6 @@ def next_patch(versions: Iterable[str]) -> str:
     """Return the version after the latest: its patch + 1; ``"1.0.0"`` is the first.
 
     Versions that are no semantic ones do not count.
-
-    Examples
-    --------
-    >>> from fastshard.typed.descriptions.versions import next_patch
-    >>> next_patch([]), next_patch(["1.2.3", "1.10.0", "draft"])
-    ('1.0.0', '1.10.1')
     """
     parsed = []
     for each in versions:

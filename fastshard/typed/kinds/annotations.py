@@ -25,13 +25,7 @@ def is_sample_type(cls: object) -> bool:
 
 
 def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Return the annotation and the metadata of each field of a dataclass, in order.
-
-    Raises
-    ------
-    TypeError
-        An annotation cannot be resolved; names the class and the field.
-    """
+    """Return the annotation and the metadata of each field of a dataclass, in order."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, annotation in own_annotations(base).items():

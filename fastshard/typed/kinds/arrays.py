@@ -264,14 +264,7 @@ def canonical_dtype(text: str) -> str:
 
 
 def resolve_dtype(text: str, where: str) -> Any:
-    """Return the scalar type of a dtype's name.
-
-    Raises
-    ------
-    DescriptionError
-        Neither NumPy nor ``ml_dtypes``, if it is installed, has one; arrays of objects
-        and structured ones are refused.
-    """
+    """Return the scalar type of a dtype's name."""
     try:
         dtype = parse_dtype(text)
     except TypeError:

@@ -25,13 +25,7 @@ def decoder_for(hint: Any, hook: NestedSamples | None = None) -> Decode:
 
 
 def load_msgspec() -> Any:
-    """Import msgspec.
-
-    Raises
-    ------
-    MissingLibraryError
-        It is not installed.
-    """
+    """Import msgspec."""
     try:
         import msgspec
         import msgspec.msgpack

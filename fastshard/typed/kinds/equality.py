@@ -17,14 +17,7 @@ __all__ = ["equal_arrays", "equal_values"]
 
 
 def equal_values(left: Any, right: Any, *, as_msgpack: bool = False) -> bool:
-    """Return whether the values of two fields are equal.
-
-    Parameters
-    ----------
-    left, right : object
-    as_msgpack : bool
-        A list equals a tuple of its items: msgpack has one kind of both.
-    """
+    """Return whether the values of two fields are equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(
             equal_values(value, right[name], as_msgpack=as_msgpack)
@@ -46,14 +39,7 @@ def equal_values(left: Any, right: Any, *, as_msgpack: bool = False) -> bool:
 def equal_arrays(
     left: NDArray[Any], right: NDArray[Any], *, equal_nan: bool = False
 ) -> bool:
-    """Return whether dtypes, shapes and items of two arrays are equal.
-
-    Parameters
-    ----------
-    left, right : ndarray
-    equal_nan : bool
-        NaN equals NaN, and NaT NaT.
-    """
+    """Return whether dtypes, shapes and items of two arrays are equal."""
     import numpy as np
 
     if left.dtype != right.dtype or left.shape != right.shape:

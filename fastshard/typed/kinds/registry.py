@@ -41,13 +41,7 @@ ENCODED = [kind for kind in KINDS if issubclass(kind, EncodedKind)]
 
 
 def describe(hint: Any) -> Kind:
-    """Return the kind of the values of an annotation.
-
-    Raises
-    ------
-    TypeError
-        Such values cannot be fields.
-    """
+    """Return the kind of the values of an annotation."""
     hint, _ = split_metadata(hint)
     for kind in KINDS:
         found = kind.of(hint, describe)

@@ -95,13 +95,7 @@ def shorten(value: object) -> str:
 
 
 def text_of(data: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a str of a description.
-
-    Raises
-    ------
-    DescriptionError
-        It is missing, or is none.
-    """
+    """Return a str of a description."""
     value = data.get(key)
     if not isinstance(value, str) or not value:
         raise DescriptionError(f"must have a {key!r} field, a str", where)

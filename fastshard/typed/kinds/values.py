@@ -32,28 +32,7 @@ def make_encoder(
     encoders: Mapping[str, Callable[[Any], object]] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> PayloadEncoder:
-    """Return an encoder of samples with these fields.
-
-    Parameters
-    ----------
-    names : list of str
-        The fields, in their order; attributes of the samples.
-    array_format : "npy" or "compact"
-        Form of arrays; those of structured dtypes are always npy.
-    dtypes : mapping of str to dtype, optional
-        Dtypes or scalar types that arrays must have, by field, in any byte order. A
-        field of bfloat16, which NumPy's headers do not name, is stored as uint16.
-    encoders : mapping of str to callable, optional
-        By field, a function that makes other values storable; it is not called with
-        None and bytes.
-    kinds : mapping of str to str, optional
-        What plain fields are declared to be, as for `PayloadEncoder`.
-
-    Raises
-    ------
-    ValueError
-        `array_format` is another.
-    """
+    """Return an encoder of samples with these fields."""
     if array_format not in ("npy", "compact"):
         raise ValueError(
             f"array_format must be 'npy' or 'compact', got {array_format!r}"
@@ -75,24 +54,7 @@ _untyped: dict[str, PayloadEncoder] = {}  # by format of arrays
 
 
 def pack(values: Mapping[str, Any], *, array_format: ArrayFormat = "npy") -> bytes:
-    """Return the payload of values by field.
-
-    Parameters
-    ----------
-    values : mapping of str to object
-    array_format : "npy" or "compact"
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        A value cannot be stored; the message begins with the field.
-
-    Examples
-    --------
-    >>> from fastshard.typed.kinds.values import pack
-    >>> pack({"a": 1, "text": "one"})
-    b'\\x82\\xa1a\\x01\\xa4text\\xa3one'
-    """
+    """Return the payload of values by field."""
     encoder = _untyped.get(array_format)
     if encoder is None:
         encoder = _untyped[array_format] = make_encoder([], array_format=array_format)
@@ -100,19 +62,7 @@ def pack(values: Mapping[str, Any], *, array_format: ArrayFormat = "npy") -> byt
 
 
 def encode_array(array: np.ndarray[Any, Any], array_format: ArrayFormat) -> bytes:
-    """Return an array's bytes by itself, npy or compact.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-    array_format : "npy" or "compact"
-        Arrays of structured dtypes are always npy.
-
-    Raises
-    ------
-    ValueError, TypeError
-        The array cannot be stored.
-    """
+    """Return an array's bytes by itself, npy or compact."""
     import numpy as np
 
     array = np.asanyarray(array)

@@ -396,17 +396,7 @@ def make_lens(
     name: str,
     recipe: tuple[Callable[..., Any], tuple[Any, ...]],
 ) -> Lens[S, V]:
-    """Return a lens of functions without annotations.
-
-    Parameters
-    ----------
-    get, put : callable
-    types : (type, type), optional
-        The source and the view; None if they are not known.
-    name : str
-    recipe : (callable, tuple)
-        Function and arguments that make the lens again, for pickle.
-    """
+    """Return a lens of functions without annotations."""
     lens: Lens[S, V] = object.__new__(Lens)
     lens.__name__ = name
     lens._getter = get

@@ -64,22 +64,7 @@ def group_by_split(shards: Iterable[str]) -> dict[str, list[str]]:
 def list_splits(
     path: Source, data_files: DataFiles | None, options: RemoteOptions
 ) -> dict[str, list[str]]:
-    """Return the shards of a path, or of files in it, by their splits.
-
-    Parameters
-    ----------
-    path : str, path-like or sequence of them
-        What `fastshard.open` takes.
-    data_files : str, path-like, sequence of them, or Mapping by split
-        Names below `path`, instead of all of it; each may be a pattern. Without
-        splits all are "train".
-    options : RemoteOptions
-
-    Raises
-    ------
-    ShardNotFoundError
-        There are no shards, or one does not exist.
-    """
+    """Return the shards of a path, or of files in it, by their splits."""
     if data_files is None:
         return group_by_split(_list(path, options))
     given = data_files if isinstance(data_files, Mapping) else None

@@ -169,13 +169,7 @@ class QueryExecutor:
 
 
 def check_where(where: Any) -> Any:
-    """Return a condition or a function.
-
-    Raises
-    ------
-    TypeError
-        `where` is neither.
-    """
+    """Return a condition or a function."""
     if isinstance(where, FieldProxy):
         return as_predicate(where)
     if not callable(where):

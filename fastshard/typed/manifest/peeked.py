@@ -41,15 +41,7 @@ class PeekedTar:
 
 
 class PeekedSamples:
-    """Samples of a shard that is not open; it is opened if a key is asked for.
-
-    Parameters
-    ----------
-    tar : PeekedTar
-    count : int
-    open_samples : callable
-        Opens the shard; returns its samples.
-    """
+    """Samples of a shard that is not open; it is opened if a key is asked for."""
 
     def __init__(
         self, tar: PeekedTar, count: int, open_samples: Callable[[], Any]
@@ -78,13 +70,6 @@ def peek_samples(
 
     None unless the index is surely fresh: it states the identity of the file, and what
     is known of the shard in the dataset. Faults are reported when it is opened.
-
-    Parameters
-    ----------
-    shards : PackedSet
-    k : int
-    candidate : Candidate, optional
-        The marks of the shard and its manifest.
     """
     index = shards.index_option(k)
     if (

@@ -33,14 +33,7 @@ PLAIN = (str, bool, int, float, list, tuple)  # of columns for functions
 
 
 def find_positions(ds: Any, where: Any) -> list[int]:
-    """Return the positions of the samples that meet a condition.
-
-    Parameters
-    ----------
-    ds : Dataset
-    where : Predicate or callable
-        As for `Dataset.query`.
-    """
+    """Return the positions of the samples that meet a condition."""
     where = check_where(where)
     packed = ds._packed
     if ds._later or not isinstance(packed._set, PackedSet):
@@ -95,16 +88,7 @@ Read = Callable[[Any], ManifestRows]
 
 
 def match_shard(manifest: ManifestSidecar, where: Any, read: Read) -> Sequence[int]:
-    """Return the positions in a shard of the samples that meet a condition.
-
-    Parameters
-    ----------
-    manifest : ManifestSidecar
-    where : Predicate or callable
-    read : callable
-        ``read(where)`` returns the rows of the samples themselves, with the columns
-        that a condition needs.
-    """
+    """Return the positions in a shard of the samples that meet a condition."""
     header = manifest.load()
     if header is not None and isinstance(where, Predicate):
         if is_ruled_out(where, header.aggregates, header.num_samples):
@@ -129,12 +113,7 @@ def match_shard(manifest: ManifestSidecar, where: Any, read: Read) -> Sequence[i
 
 
 class SampleReader:
-    """Reader of rows from samples.
-
-    Parameters
-    ----------
-    ds : Dataset
-    """
+    """Reader of rows from samples."""
 
     def __init__(self, ds: Any) -> None:
         self.ds = ds

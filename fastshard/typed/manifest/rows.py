@@ -32,19 +32,7 @@ MAX_ROWS = 1 << 28  # of one shard
 
 
 class ManifestRows:
-    """Columns of a manifest, each loaded when it is first used.
-
-    Parameters
-    ----------
-    count : int
-        Number of rows.
-    names : sequence of str
-        Columns, in order.
-    load : callable
-        Returns the values of a column.
-    text : callable, optional
-        Returns a column of text joined, and where each value ends, as int32.
-    """
+    """Columns of a manifest, each loaded when it is first used."""
 
     def __init__(
         self,
@@ -69,15 +57,7 @@ class ManifestRows:
         return self._count
 
     def column(self, name: str) -> Sequence[Any]:
-        """Return the values of a column; a value that is missing is None.
-
-        Raises
-        ------
-        KeyError
-            There is no such column.
-        FormatError
-            The column cannot be read.
-        """
+        """Return the values of a column; a value that is missing is None."""
         values = self._columns.get(name)
         if values is None:
             if name not in self.names:
@@ -103,24 +83,7 @@ def rows_of_frame(frame: pandas.DataFrame) -> ManifestRows:
 
 
 def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
-    """Return the rows of a Parquet file; columns are read when they are used.
-
-    Parameters
-    ----------
-    path : str
-        The file; named in errors.
-    data : bytes, optional
-        Its contents.
-
-    Raises
-    ------
-    FormatError
-        The file is not Parquet, or has more rows than a shard.
-    MissingLibraryError
-        pyarrow is not installed.
-    OSError
-        The file cannot be read.
-    """
+    """Return the rows of a Parquet file; columns are read when they are used."""
     parquet, arrow = import_parquet()
     if data is None:
         with open(path, "rb") as stream:
@@ -143,15 +106,7 @@ def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
 
 
 class ParquetTable:
-    """Columns of a Parquet file.
-
-    Parameters
-    ----------
-    path : str
-    file : pyarrow.parquet.ParquetFile
-    count : int
-        Number of rows.
-    """
+    """Columns of a Parquet file."""
 
     def __init__(self, path: str, file: Any, count: int) -> None:
         self._count = count
@@ -220,15 +175,7 @@ def parse_list(text: Any) -> Any:
 
 
 def save_rows(rows: ManifestRows, stream: Any) -> None:
-    """Write rows as Parquet; lists as JSON text.
-
-    Raises
-    ------
-    MissingLibraryError
-        pyarrow is not installed.
-    TypeError, ValueError
-        A column holds what Parquet does not.
-    """
+    """Write rows as Parquet; lists as JSON text."""
     parquet, arrow = import_parquet()
     arrays = {}
     for name in rows.names:

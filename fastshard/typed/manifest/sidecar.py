@@ -65,13 +65,6 @@ class ManifestSidecar:
     """Manifest beside a shard, ignored with a warning unless it is true.
 
     A manifest is true if it has as many rows as the shard has samples, and their keys.
-
-    Parameters
-    ----------
-    samples : PackedSequence or PeekedSamples
-        The samples of the shard.
-    candidate : Candidate, optional
-        Keeps the header of a manifest that is true.
     """
 
     def __init__(

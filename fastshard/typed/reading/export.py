@@ -17,26 +17,14 @@ __all__ = ["plain_row", "to_columns", "to_frame", "write_parquet"]
 
 
 def to_columns(samples: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the fields of samples as lists; None where a sample lacks a field.
-
-    Raises
-    ------
-    TypeError
-        A sample has no named fields.
-    """
+    """Return the fields of samples as lists; None where a sample lacks a field."""
     rows = list(map(row_of, samples))
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 def to_frame(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Return rows as a pandas data frame; arrays are objects in it.
-
-    Raises
-    ------
-    MissingLibraryError
-        pandas is not installed.
-    """
+    """Return rows as a pandas data frame; arrays are objects in it."""
     try:
         pandas: Any = import_module("pandas")
     except ImportError as error:

@@ -21,23 +21,7 @@ MAX_BYTES = 64 << 20
 def read_metadata(
     url: str | os.PathLike[str], source: Any, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata of a dataset.
-
-    Parameters
-    ----------
-    url : str or path-like
-    source : object
-        The dataset's; only its servers are sent a token or headers.
-    options : Mapping
-        Of the dataset.
-
-    Raises
-    ------
-    RemoteError, OSError
-        The metadata cannot be read.
-    FormatError
-        They are no msgpack map, or too large.
-    """
+    """Return the metadata of a dataset."""
     name = os.fspath(url)
     data = _read(name, source, options)
     if len(data) > MAX_BYTES:

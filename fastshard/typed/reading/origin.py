@@ -45,22 +45,7 @@ class SampleOrigin(Protocol):
 
 
 class ShardOrigin:
-    """The samples of shards, which are opened at first use.
-
-    Parameters
-    ----------
-    source : str, path-like, sequence of them, DataSource or Dataset
-        What `fastshard.open` takes; a source of shards; or an open dataset of fields.
-    options : Mapping of str to object
-        Options of `fastshard.open`.
-
-    Raises
-    ------
-    FastshardError
-        The source is a command.
-    TypeError
-        It is no source.
-    """
+    """The samples of shards, which are opened at first use."""
 
     def __init__(self, source: Any, options: Mapping[str, Any]) -> None:
         self._packed: FieldDataset[Any] | None = None
@@ -103,13 +88,6 @@ class FilteredOrigin:
     """The samples of a typed dataset that a function selects, evaluated once.
 
     Pickled, it holds the positions of the selected samples, not the function.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        A typed dataset.
-    fn : callable
-        ``fn(sample)`` returns whether to select it.
     """
 
     def __init__(self, dataset: Any, fn: Callable[[Any], object]) -> None:

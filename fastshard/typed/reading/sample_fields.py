@@ -12,17 +12,7 @@ __all__ = ["array_of", "field_names", "row_of", "value_of"]
 
 
 def field_names(kind: Any) -> list[str] | None:
-    """Return the fields of a sample or its type.
-
-    Parameters
-    ----------
-    kind : type or object
-
-    Returns
-    -------
-    list of str or None
-        None if they are not known without a sample, or it has no named fields.
-    """
+    """Return the fields of a sample or its type."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     if isinstance(kind, type):
@@ -32,13 +22,7 @@ def field_names(kind: Any) -> list[str] | None:
 
 
 def row_of(sample: Any) -> Mapping[str, Any]:
-    """Return the fields of a sample by name; arrays are not copied.
-
-    Raises
-    ------
-    TypeError
-        It has no named fields.
-    """
+    """Return the fields of a sample by name; arrays are not copied."""
     if isinstance(sample, Mapping):
         return sample
     names = field_names(sample)
@@ -53,13 +37,7 @@ def row_of(sample: Any) -> Mapping[str, Any]:
 
 
 def value_of(sample: Any, name: str) -> Any:
-    """Return a field of a sample.
-
-    Raises
-    ------
-    KeyError
-        The sample has no such field.
-    """
+    """Return a field of a sample."""
     if dataclasses.is_dataclass(sample) or not hasattr(sample, "__getitem__"):
         try:
             return getattr(sample, name)

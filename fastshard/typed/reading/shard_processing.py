@@ -24,24 +24,7 @@ def process_shards(
     checkpoint: Checkpoint | None,
     on_error: Callable[[str, Exception], object] | None,
 ) -> dict[str, Any]:
-    """Call a function with the samples of each shard; see `Dataset.process_shards`.
-
-    Parameters
-    ----------
-    fn : callable
-    samples_of : callable
-        ``samples_of(k)`` returns the samples of a shard.
-    shards : sequence of (str, int)
-        Names and numbers.
-    checkpoint : Checkpoint or None
-    on_error : callable or None
-        Called with the name of a shard that failed and the error.
-
-    Raises
-    ------
-    PartialFailureError
-        A shard failed, all others were processed.
-    """
+    """Call a function with the samples of each shard; see `Dataset.process_shards`."""
     done = {} if checkpoint is None else checkpoint.read([name for name, _ in shards])
     results: dict[str, Any] = {}
     succeeded: list[str] = []
@@ -74,10 +57,6 @@ class Checkpoint:
 
     Results that JSON cannot hold are left out; their shards are processed again. A
     file with the names of shards in lines is read too, without results.
-
-    Parameters
-    ----------
-    path : str or path-like
     """
 
     UNKNOWN: Any = object()  # the result of a shard that is known to be done
@@ -87,13 +66,7 @@ class Checkpoint:
         self._done: dict[str, Any] = {}
 
     def read(self, shards: Iterable[str]) -> dict[str, Any]:
-        """Return the results of the shards that the file names.
-
-        Raises
-        ------
-        FormatError
-            The file is no checkpoint.
-        """
+        """Return the results of the shards that the file names."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 text = file.read()
@@ -169,12 +142,6 @@ def shard_samples(dataset: Any, k: int) -> list[Any]:
     """Return the samples of a typed dataset that lie in a shard, in its order.
 
     Opens no other shard, unless the dataset is selected or shuffled.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    k : int
-        The number of the shard.
     """
     pending = dataset._pending_filter()
     if pending is not None:

@@ -43,13 +43,7 @@ class Decoding(NamedTuple):
     fields: tuple[str, ...] | None = None
 
     def decoder(self) -> Callable[[Any], Any]:
-        """Return the function of a stored sample.
-
-        Raises
-        ------
-        TypeError
-            The class declares what cannot be a field.
-        """
+        """Return the function of a stored sample."""
         # Here, for it imports NumPy.
         from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 
@@ -64,26 +58,14 @@ class Decoding(NamedTuple):
         return plan_part(self.kind, self.fields)
 
     def unpack(self, payload: Any) -> Any:
-        """Return the object of a payload.
-
-        Raises
-        ------
-        SchemaError, FormatError
-            The payload is none of the class.
-        """
+        """Return the object of a payload."""
         if issubclass(self.kind, DictSample):
             return self.kind.from_bytes(payload)
         return unpack(self.plan(), payload, self.copy, self.aligned)
 
 
 def plan_part(kind: Any, names: tuple[str, ...]) -> TypePlan[Any]:
-    """Return the plan that decodes some fields of a class, to a namespace.
-
-    Parameters
-    ----------
-    kind : type
-    names : tuple of str
-    """
+    """Return the plan that decodes some fields of a class, to a namespace."""
     fields = {field.name: field for field in field_plans(kind)}
     wanted = tuple(fields[name] for name in dict.fromkeys(names))
     # A namespace of the class's name, which errors have.
@@ -116,16 +98,7 @@ def is_same_field(field: FieldPlan, other: FieldPlan | None) -> bool:
 
 
 class KeyedDecoder:
-    """Mapped function: a stored sample as a dict of values and its key.
-
-    Parameters
-    ----------
-    first : Decoding
-    stages : tuple of callable
-        The lenses after it.
-    fields : tuple of str
-        The fields of the dict; none for all.
-    """
+    """Mapped function: a stored sample as a dict of values and its key."""
 
     def __init__(
         self,
@@ -178,18 +151,7 @@ class LensStage:
 
 
 class StructuralView:
-    """Function from samples of one type to another whose fields they have.
-
-    Parameters
-    ----------
-    kind : type
-        A dataclass; its fields without default are among those of the samples.
-    names : tuple of str
-        The fields to take over.
-    by_payload : bool
-        Encode samples and decode them as `kind`: of a type that was made of a schema,
-        which has a str where `kind` has an enumeration, a list for a tuple.
-    """
+    """Function from samples of one type to another whose fields they have."""
 
     def __init__(
         self, kind: type, names: tuple[str, ...], by_payload: bool = False
@@ -221,12 +183,7 @@ class StructuralView:
 
     @classmethod
     def between(cls, source: Any, view: Any) -> StructuralView | None:
-        """Return the function from `source` to `view`, or None if fields are missing.
-
-        Parameters
-        ----------
-        source, view : type
-        """
+        """Return the function from `source` to `view`; None if fields are missing."""
         if not (dataclasses.is_dataclass(source) and dataclasses.is_dataclass(view)):
             return None
         there = {field.name for field in dataclasses.fields(source)}

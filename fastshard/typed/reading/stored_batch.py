@@ -36,14 +36,7 @@ def is_readable_by_field(first: Decoding) -> bool:
 
 
 class StoredReader:
-    """Reader of the fields of stored samples, for all batches of an iteration.
-
-    Parameters
-    ----------
-    first : Decoding
-    decoder : callable
-        From a stored sample to an object.
-    """
+    """Reader of the fields of stored samples, for all batches of an iteration."""
 
     def __init__(self, first: Decoding, decoder: Callable[[Any], Any]) -> None:
         from fastshard._core.typed.columns import stack_columns
@@ -89,12 +82,6 @@ class StoredReader:
 
 class StoredSamples:
     """Stored samples of a type: a `FieldSource` of `SampleBatch`.
-
-    Parameters
-    ----------
-    reader : StoredReader
-    samples : SampleList
-        Of PackedSample.
 
     Attributes
     ----------
@@ -157,14 +144,7 @@ class StoredSamples:
 
 
 class StoredCollation(Collation):
-    """Collate stored samples as another collation does their objects.
-
-    Parameters
-    ----------
-    reader : StoredReader
-    options : Collation
-        Whose options hold.
-    """
+    """Collate stored samples as another collation does their objects."""
 
     def __init__(self, reader: StoredReader, options: Collation) -> None:
         vars(self).update(vars(options))
@@ -211,15 +191,6 @@ class StoredBatchIterator(Iterator[Any]):
 
     Same attributes as a `BatchIterator`. After the error of a sample, the next batch
     begins with the samples before it.
-
-    Parameters
-    ----------
-    samples : SampleIterator
-        Over stored samples.
-    size : int
-        Samples of a batch; the last one may have fewer.
-    make : callable
-        From a list of stored samples to a batch.
     """
 
     def __init__(

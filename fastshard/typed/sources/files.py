@@ -53,13 +53,7 @@ class SourceLocation(Location):
 
 
 class SourceSettings(Settings):
-    """Options with which a source's files are read, in place of a server.
-
-    Parameters
-    ----------
-    source : DataSource
-    options : RemoteOptions
-    """
+    """Options with which a source's files are read, in place of a server."""
 
     def __init__(self, source: DataSource, options: RemoteOptions) -> None:
         super().__init__(options)
@@ -72,15 +66,7 @@ class SourceSettings(Settings):
 
 
 class SourceFile:
-    """An open file of a shard. Thread-safe.
-
-    Parameters
-    ----------
-    file : file object
-        One that cannot seek is copied to a temporary file.
-    name : str
-        For errors.
-    """
+    """An open file of a shard. Thread-safe."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name = name
@@ -92,13 +78,7 @@ class SourceFile:
         self.nbytes = file.seek(0, 2)
 
     def read_into(self, offset: int, view: memoryview) -> bool:
-        """Fill a buffer with bytes from an offset; return False if it was closed.
-
-        Raises
-        ------
-        RemoteError
-            The file ends before.
-        """
+        """Fill a buffer with bytes from an offset; return False if it was closed."""
         with self.lock:
             if self.closed:
                 return False
@@ -218,13 +198,7 @@ def _spool(file: IO[bytes]) -> IO[bytes]:
 
 
 def read_exactly(file: IO[bytes], view: memoryview) -> int:
-    """Fill a buffer from a file; return the bytes read, fewer only at its end.
-
-    Raises
-    ------
-    FastshardError
-        The file returns no bytes, or more than it was asked for.
-    """
+    """Fill a buffer from a file; return the bytes read, fewer only at its end."""
     done = 0
     while done < len(view):
         data = check_read(file.read(min(len(view) - done, CHUNK)))
@@ -238,13 +212,7 @@ def read_exactly(file: IO[bytes], view: memoryview) -> int:
 
 
 def open_file(source: Any, name: str) -> IO[bytes]:
-    """Return the file of a source's shard.
-
-    Raises
-    ------
-    TypeError
-        The source returned something else.
-    """
+    """Return the file of a source's shard."""
     file = source.open_shard(name)
     if not callable(getattr(file, "read", None)):
         raise TypeError(
@@ -255,13 +223,7 @@ def open_file(source: Any, name: str) -> IO[bytes]:
 
 
 def check_read(data: Any) -> bytes:
-    """Return what a file's `read` returned, if it is bytes.
-
-    Raises
-    ------
-    FastshardError
-        It is not.
-    """
+    """Return what a file's `read` returned, if it is bytes."""
     if data is None:
         raise FastshardError("the file of a source must block: it returned None")
     if not isinstance(data, bytes | bytearray | memoryview):

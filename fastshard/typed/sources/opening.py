@@ -22,13 +22,7 @@ __all__ = ["as_source", "open_source", "source_of_paths"]
 
 
 def as_source(source: object) -> DataSource:
-    """Return a path, a URL or a list of them as a source; a source unchanged.
-
-    Raises
-    ------
-    TypeError
-        The object is neither.
-    """
+    """Return a path, a URL or a list of them as a source; a source unchanged."""
     if isinstance(source, str | os.PathLike | Sequence):
         return source_of_paths(cast(Source, source))
     if isinstance(source, DataSource):
@@ -40,15 +34,7 @@ def as_source(source: object) -> DataSource:
 
 
 def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedSource:
-    """Return the source of paths and URLs; a format may have its own for a scheme.
-
-    Raises
-    ------
-    FastshardError
-        The source is a command.
-    ValueError
-        A URL is not of the scheme of the first, which a format reads.
-    """
+    """Return the source of paths and URLs; a format may have its own for a scheme."""
     items = [source] if isinstance(source, str | os.PathLike) else source
     scheme = scheme_of(os.fspath(items[0])) if items else ""
     own = scheme_format(scheme) if scheme else None
@@ -60,26 +46,7 @@ def source_of_paths(source: Source, **options: Unpack[RemoteOptions]) -> ListedS
 
 
 def open_source(source: object, **options: Any) -> Dataset[Any]:
-    """Open the packed samples of a source.
-
-    Parameters
-    ----------
-    source : str, path-like, sequence of them, or DataSource
-    **options
-        Options of `fastshard.open`.
-
-    Returns
-    -------
-    Dataset
-        Of fields; its shards are opened at first use.
-
-    Raises
-    ------
-    TypeError
-        The object is no source, or an option is unknown.
-    ShardNotFoundError
-        There is no shard.
-    """
+    """Open the packed samples of a source."""
     source = as_source(source)
     if isinstance(source, ListedSource):
         location = source.location

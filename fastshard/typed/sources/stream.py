@@ -49,14 +49,7 @@ class SourceSet(PackedSet):
 
 
 class WindowOpener:
-    """Opens the parts of streams, in order, as if each were a shard.
-
-    Parameters
-    ----------
-    shards : SourceSet
-    sizes : list of None
-        One for each part; it grows while there is more to read.
-    """
+    """Opens the parts of streams, in order, as if each were a shard."""
 
     def __init__(self, shards: SourceSet, sizes: list[int | None]) -> None:
         self._set = shards
@@ -157,20 +150,6 @@ def read_windows(file: IO[bytes], path: str, last_dot: bool) -> Iterator[Window]
     """Read a tar from a stream; yield its members by groups of whole samples.
 
     Members of one sample stand side by side. The stream is closed at the end.
-
-    Parameters
-    ----------
-    file : file object
-        Only its `read` and `close` are used.
-    path : str
-        For errors.
-    last_dot : bool
-        Keys end at the last dot of a name.
-
-    Raises
-    ------
-    FormatError
-        The stream is no tar, or ends inside one.
     """
     try:
         stream = StreamBytes(file, path)

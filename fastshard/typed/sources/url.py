@@ -113,13 +113,7 @@ class URLSource(ListedSource):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, unless an option is a secret.
-
-        Raises
-        ------
-        FastshardError
-            The token, a header or an option of `store` is, or may be, a secret.
-        """
+        """Pickle, unless an option is a secret."""
         Settings(self._options).__reduce__()
         return _make_again, (self.url, self._options, self._location is not None)
 

@@ -149,12 +149,7 @@ class LocalDiskStore:
 
 
 class FolderTarget:
-    """New shards in a folder: where they are written, they stay.
-
-    Attributes
-    ----------
-    path : str
-    """
+    """New shards in a folder: where they are written, they stay."""
 
     max_bytes: int | None = None
 

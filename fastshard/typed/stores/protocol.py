@@ -75,14 +75,7 @@ class ShardTarget(Protocol):
     max_bytes: int | None
 
     def publish(self, path: str, digest: str) -> str:
-        """Take a finished file with its index and manifest; return its URL.
-
-        Parameters
-        ----------
-        path : str
-        digest : str
-            SHA-256 of the file, in hexadecimal.
-        """
+        """Take a finished file with its index and manifest; return its URL."""
 
     def result(self) -> ShardWriteResult | None:
         """Return the result of all shards, or None for their URLs and checksums."""

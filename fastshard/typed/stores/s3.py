@@ -242,17 +242,7 @@ def _restore(bucket: str, credentials: dict[str, str]) -> S3DataStore:
 
 
 class BucketTarget:
-    """New shards of a bucket: uploaded one at a time, by a thread.
-
-    Parameters
-    ----------
-    client : StoreClient
-    folder : str
-        URL.
-    path : str
-        Of the local files.
-    thread : ThreadPoolExecutor
-    """
+    """New shards of a bucket: uploaded one at a time, by a thread."""
 
     max_bytes: int | None = None
 
@@ -280,13 +270,7 @@ class BucketTarget:
         return None
 
     def wait(self) -> None:
-        """Wait for the last upload.
-
-        Raises
-        ------
-        RemoteError
-            It failed.
-        """
+        """Wait for the last upload."""
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.result()

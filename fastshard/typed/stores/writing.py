@@ -71,11 +71,6 @@ def safe_prefix(prefix: str) -> str:
 
     Letters that a URL or a pattern of paths gives a meaning are replaced, and long
     parts cut; names of shards are unique without them.
-
-    Raises
-    ------
-    ValueError
-        The prefix is absolute, or leads outside, ``..``.
     """
     if not isinstance(prefix, str):
         raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
@@ -130,27 +125,6 @@ def write_to_store(
     """Write samples to new shards of a store, once.
 
     A store that is not of this package gets a dataset of temporary shards.
-
-    Parameters
-    ----------
-    store : AbstractDataStore
-    samples : iterable of packable objects
-    prefix : str
-    maxcount, maxsize, manifest, key, array_format
-        As for `fastshard.typed.write_samples`.
-    **options
-        Of `write_shards`, for stores that are not of this package.
-
-    Returns
-    -------
-    ShardWriteResult
-
-    Raises
-    ------
-    ValueError, TypeError, OverflowError, MissingLibraryError
-        As for `fastshard.typed.write_samples`.
-    OSError
-        A shard cannot be stored.
     """
     if not hasattr(type(store), "_shard_target"):
         with temporary_folder("fastshard") as folder:
@@ -207,13 +181,7 @@ class DatasetOptions(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> DatasetOptions:
-        """Return options by their names.
-
-        Raises
-        ------
-        TypeError
-            A name is unknown.
-        """
+        """Return options by their names."""
         check_names("write_shards", options, cls._fields)
         return cls(**options)
 
@@ -251,26 +219,6 @@ def write_dataset(
     Shards that are selected whole, in order and unmapped, are copied as they are, if
     no option asks for others. A sample whose key is in the unfinished shard begins
     the next one.
-
-    Parameters
-    ----------
-    store : TargetStore
-    ds : Dataset, iterable, or object with ``ordered(batch_size=None)``
-        Samples that are not of a `Dataset` get numbers for keys.
-    prefix : str
-    **options
-        See `DatasetOptions`.
-
-    Returns
-    -------
-    ShardWriteResult
-
-    Raises
-    ------
-    ValueError
-        There are no samples.
-    FormatError, OSError
-        A shard cannot be read, or not be stored.
     """
     chosen = DatasetOptions.of(options)
     source = None if chosen.changes_shards else whole_source(ds)
@@ -315,13 +263,7 @@ class KeyedSample(NamedTuple):
 
 
 def keyed_samples(ds: Any, *, decoded: bool) -> Iterator[KeyedSample]:
-    """Yield the samples of a dataset with their keys and payloads.
-
-    Raises
-    ------
-    ValueError, TypeError, OverflowError
-        A mapped sample cannot be stored, or is not of the first one's type.
-    """
+    """Yield the samples of a dataset with their keys and payloads."""
     pairs: Iterable[tuple[str, Any]]
     if not isinstance(ds, Dataset):
         found = ds.ordered(batch_size=None) if hasattr(ds, "ordered") else ds
@@ -351,27 +293,7 @@ def copy_shards(
     prefix: str,
     checksums: Mapping[str, str] | None = None,
 ) -> ShardWriteResult:
-    """Copy the shards of a source to a store, byte by byte.
-
-    Parameters
-    ----------
-    store : TargetStore
-    source : DataSource
-    prefix : str
-    checksums : Mapping of str to str, optional
-        SHA-256 digests in hexadecimal that shards are known to have, by name.
-
-    Returns
-    -------
-    ShardWriteResult
-
-    Raises
-    ------
-    FormatError
-        A shard is no tar, or has another checksum.
-    OSError
-        A shard cannot be read, or not be stored.
-    """
+    """Copy the shards of a source to a store, byte by byte."""
     names = source.list_shards()
     if not names:
         raise ValueError("the dataset has no shards")
@@ -431,13 +353,7 @@ def copy_manifest(path: str, copied: str) -> None:
 
 
 def scan_file(path: str, name: str) -> Contents:
-    """Return the members of a tar.
-
-    Raises
-    ------
-    FormatError
-        It is no tar; the error has `name`.
-    """
+    """Return the members of a tar."""
     with LocalFile(path) as file:
         try:
             return Contents.of_scan(scan_tar(file))

@@ -129,21 +129,7 @@ class Packing(NamedTuple):
         array_format: ArrayFormat = "npy",
         **provenance: Any,
     ) -> Packing:
-        """Take the first sample, which has the type of all.
-
-        Parameters
-        ----------
-        samples : iterable
-        manifest, array_format
-            As for `write_samples`.
-        **provenance
-            Options of `ManifestBuilder`.
-
-        Raises
-        ------
-        ValueError, TypeError, MissingLibraryError
-            As for `write_samples`.
-        """
+        """Take the first sample, which has the type of all."""
         iterator = iter(samples)
         try:
             first = next(iterator)
@@ -197,15 +183,7 @@ def fail(error: Exception, number: int, key: object) -> NoReturn:
 
 
 def encoder_for(sample: Any, array_format: ArrayFormat) -> Encode:
-    """Return the function that encodes samples of the type of one.
-
-    Raises
-    ------
-    TypeError
-        The type is not packable.
-    ValueError
-        `array_format` is unknown.
-    """
+    """Return the function that encodes samples of the type of one."""
     from fastshard.typed.dict_sample import DictSample
     from fastshard.typed.fields import encoder_of
     from fastshard.typed.sample_type import PackableSample

@@ -24,20 +24,7 @@ FIELD = "msgpack"
 
 
 def pattern_of(path: str, *, several: bool) -> str:
-    """Return the pattern of `ShardWriter` for the shards of a path.
-
-    Parameters
-    ----------
-    path : str
-        May have a number, ``%06d``; otherwise `several` shards get one, before the
-        suffix. Braces are letters of the name.
-    several : bool
-
-    Raises
-    ------
-    ValueError
-        The name does not end in ``.tar``.
-    """
+    """Return the pattern of `ShardWriter` for the shards of a path."""
     folder, name = os.path.split(path)
     if not name.lower().endswith(".tar"):
         raise ValueError(
@@ -58,19 +45,7 @@ def pattern_of(path: str, *, several: bool) -> str:
 
 
 class PackedWriter:
-    """Writer of payloads to shards; keeps the manifest of the unfinished one.
-
-    Parameters
-    ----------
-    path : str
-    maxcount, maxsize
-        As for `write_samples`.
-    manifest : callable, optional
-        ``manifest(shard_id)`` returns the builder of a shard's manifest.
-    publish : callable, optional
-        ``publish(path, digest)`` is called with each finished shard, which has its
-        index and its manifest, and its SHA-256 in hexadecimal.
-    """
+    """Writer of payloads to shards; keeps the manifest of the unfinished one."""
 
     def __init__(
         self,

@@ -30,16 +30,7 @@ LOOKUP_RATIO = 8  # rows loaded in the time of one that is looked up
 
 
 class ColumnValues:
-    """Values of a metadata column for some samples.
-
-    Parameters
-    ----------
-    column : MetadataColumn
-    values : list
-        None, int, float, str or bytes.
-    key_at : callable
-        ``key_at(k)`` is the id of the sample of value `k`, for errors.
-    """
+    """Values of a metadata column for some samples."""
 
     def __init__(
         self, column: MetadataColumn, values: list[Any], key_at: Callable[[int], str]
@@ -49,22 +40,7 @@ class ColumnValues:
         self._key_at = key_at
 
     def build(self, stacking: Stacking) -> Any:
-        """Return the values as an array, or as a list if the type is not of numbers.
-
-        Returns
-        -------
-        ndarray or list
-            int64 for INTEGER, float64 for REAL.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A sample has no value, and `stacking` none for it.
-        FastshardError
-            A value is not of the declared type.
-        ValueError
-            The value for samples without one cannot be stored.
-        """
+        """Return the values as an array, or as a list if the type is not of numbers."""
         import numpy as np
 
         name, values = self.column.name, self.values
@@ -96,12 +72,6 @@ class MetadataTable:
 
     The values of few samples are selected by their ids; once many have been, the whole
     column is loaded.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    timeout : float
-        Seconds that a column may take.
     """
 
     def __init__(self, snapshot: Snapshot, timeout: float) -> None:
@@ -130,18 +100,7 @@ class MetadataTable:
         return self._columns
 
     def split(self, names: str | Iterable[str] | None) -> tuple[list[str], list[str]]:
-        """Return the fields, and the metadata columns, among some names.
-
-        Parameters
-        ----------
-        names : str, iterable of str or None
-            None: all fields, and no metadata column.
-
-        Raises
-        ------
-        FieldNotFoundError
-            The dataset has neither a field nor a metadata column of a name.
-        """
+        """Return the fields, and the metadata columns, among some names."""
         folders = self._snapshot.folders
         if names is None:
             return list(folders), []
@@ -159,23 +118,7 @@ class MetadataTable:
         return fields, [name for name in given if name not in folders]
 
     def values(self, name: str, samples: ColumnSamples, order: Order) -> ColumnValues:
-        """Return the values of a column for samples.
-
-        Parameters
-        ----------
-        name : str
-        samples : ColumnSamples
-            All samples of the dataset, or some.
-        order : array or ndarray of int64
-            Positions among `samples`.
-
-        Raises
-        ------
-        QueryTimeoutError
-            Loading took too long.
-        FormatError, OSError
-            The index cannot be read.
-        """
+        """Return the values of a column for samples."""
         column = self.columns[name]
         if self._count is None:
             ((self._count,),) = self._snapshot.select("SELECT COUNT(*) FROM samples")

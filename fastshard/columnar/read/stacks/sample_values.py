@@ -25,14 +25,7 @@ COUNT = "SELECT COUNT(*) FROM samples"
 
 
 class SampleValues:
-    """Values of metadata columns for a table of samples, each loaded at first use.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    timeout : float
-        Seconds that loading a column may take.
-    """
+    """Values of metadata columns for a table of samples, each loaded at first use."""
 
     def __init__(self, snapshot: Snapshot, timeout: float) -> None:
         self._snapshot = snapshot
@@ -41,29 +34,7 @@ class SampleValues:
         self._loaded: dict[str, array[Any] | list[Any]] = {}
 
     def load(self, samples: ColumnSamples, name: str) -> array[Any] | list[Any] | None:
-        """Return the values of a column by position; None: there is no such column.
-
-        Parameters
-        ----------
-        samples : ColumnSamples
-            The same at each call.
-        name : str
-
-        Returns
-        -------
-        array, list or None
-            An array of int64 or float64 for a column of type INTEGER or REAL without
-            NULL; else a list, with None for NULL.
-
-        Raises
-        ------
-        FastshardError
-            A value is not of the declared type.
-        SampleNotFoundError
-            The reader moved on to a state without one of the samples.
-        QueryTimeoutError, FormatError, OSError
-            The column cannot be read.
-        """
+        """Return the values of a column by position; None: there is no such column."""
         found = self._loaded.get(name)
         if found is None:
             column = self._table.columns.get(name)

@@ -27,30 +27,12 @@ __all__ = ["StackSelection"]
 class StackSelection:
     """Fields and metadata columns to read, and how they are stacked.
 
-    Parameters
-    ----------
-    table : MetadataTable
-    names : str, iterable of str or None
-        Names of fields and metadata columns; None: all fields.
-    stacking : Stacking
-    choices : tuple of str
-        What its `missing` may be if it is a str.
-    load : callable
-        Returns all samples of the dataset.
-
     Attributes
     ----------
     names : list of str
         In the order of results.
     fields, metadata : list of str
         The fields and the metadata columns among them.
-
-    Raises
-    ------
-    FieldNotFoundError
-        The dataset has neither a field nor a metadata column of a name.
-    ValueError, TypeError, FastshardError
-        An option is invalid.
     """
 
     def __init__(
@@ -107,20 +89,7 @@ class StackSelection:
     def begin_scan(
         self, samples: ColumnSamples, positions: Order | None
     ) -> Order | None:
-        """Load the metadata columns; return the positions of samples to read.
-
-        Parameters
-        ----------
-        samples : ColumnSamples
-            All samples.
-        positions : array or ndarray of int64, or None
-            None: all samples.
-
-        Returns
-        -------
-        array or ndarray of int64, or None
-            Those that have all fields and values, with ``missing="skip"``.
-        """
+        """Load the metadata columns; return the positions of samples to read."""
         import numpy as np
 
         self._whole = {name: self._table.load(name) for name in self.metadata}

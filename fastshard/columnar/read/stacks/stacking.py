@@ -42,24 +42,7 @@ class Stacking(NamedTuple):
     missing: Any = "error"
 
     def check(self, fields: list[str], choices: tuple[str, ...]) -> None:
-        """Check the options.
-
-        Parameters
-        ----------
-        fields : list of str
-            The fields to read.
-        choices : tuple of str
-            What `missing` may be if it is a str.
-
-        Raises
-        ------
-        ValueError, TypeError
-            An option is invalid.
-        FieldNotFoundError
-            `fill` or `missing` names a field that is not read.
-        FastshardError
-            A field is named as the lengths are.
-        """
+        """Check the options."""
         if self.is_default:
             return
         self.padding.checked().check_fields(fields)
@@ -103,25 +86,7 @@ def stack_fields(
     *,
     is_resident: bool = False,
 ) -> dict[str, Any]:
-    """Return fields of samples, each as one array, or as a list if it is ragged.
-
-    Parameters
-    ----------
-    samples, order, columns, is_resident
-        As for `stack_columns`.
-    stacking : Stacking
-    load : callable
-        Returns all samples of the dataset.
-
-    Raises
-    ------
-    FieldNotFoundError
-        A sample lacks a field without a value for it.
-    RaggedError
-        A field is ragged, or cannot be padded.
-    ValueError
-        A value cannot be stored in the dtype of its field.
-    """
+    """Return fields of samples, each as one array, or as a list if it is ragged."""
     padding = stacking.padding
     if padding.ragged == "error":
         try:
@@ -241,15 +206,7 @@ def fill_array(
     value: Any,
     load: Callable[[], ColumnSamples],
 ) -> NDArray[Any]:
-    """Return an array of a value, with dtype and shape of the field's first array.
-
-    Raises
-    ------
-    FieldNotFoundError
-        No sample of the dataset has the field.
-    ValueError
-        The value cannot be stored in the dtype.
-    """
+    """Return an array of a value, with dtype and shape of the field's first array."""
     import numpy as np
 
     field = rows.field

@@ -23,19 +23,7 @@ ARROW_TYPES = {"INTEGER": "int64", "REAL": "double", "TEXT": "string"}
 
 
 class TableBuilder:
-    """Builder of a table with a row for each of some samples.
-
-    Parameters
-    ----------
-    samples : ColumnSamples
-    order : array or ndarray of int64
-        Positions of the samples.
-    table : MetadataTable
-    fields, metadata : list of str
-        The fields and the metadata columns.
-    names : list of str
-        All of them, in the order of the columns.
-    """
+    """Builder of a table with a row for each of some samples."""
 
     def __init__(
         self,
@@ -120,13 +108,7 @@ class TableBuilder:
 
 
 def _import(name: str, call: str) -> Any:
-    """Import a library.
-
-    Raises
-    ------
-    MissingLibraryError
-        It is not installed.
-    """
+    """Import a library."""
     from importlib import import_module
 
     try:

@@ -72,13 +72,7 @@ class ArrayPlaces(NamedTuple):
 def find_arrays(
     conn: sqlite3.Connection, column: Column, *, packs: bool
 ) -> ArrayPlaces:
-    """Find the arrays of a field in its shards.
-
-    Raises
-    ------
-    FormatError
-        A shard or a pack is damaged, or a row refers to nothing.
-    """
+    """Find the arrays of a field in its shards."""
     shard = column.shard_column
     rows = conn.execute(
         f"SELECT {shard}, rowid, id, {column.offset_column}, {column.selected_row} "
@@ -279,14 +273,7 @@ def _arrange(places: ArrayPlaces, start: int, stop: int) -> Iterator[_Group]:
 
 
 def _is_arranged(places: ArrayPlaces, at: Ints, rows: Ints) -> bool:
-    """Return whether arrays lie in shards as `_arrange` groups them.
-
-    Parameters
-    ----------
-    places : ArrayPlaces
-    at, rows : array of int
-        Offsets of members, and rows in packs, as they are.
-    """
+    """Return whether arrays lie in shards as `_arrange` groups them."""
     starts = find_starts(places)
     numbers = places.shards[starts]
     if (np.diff(numbers) <= 0).any():
@@ -309,16 +296,7 @@ def _is_arranged(places: ArrayPlaces, at: Ints, rows: Ints) -> bool:
 def copy_arrays(
     conn: sqlite3.Connection, column: Column, numbers: list[int], places: ArrayPlaces
 ) -> tuple[Places, dict[int, ShardLength]]:
-    """Copy the arrays of a field to new shards; sync these.
-
-    Returns
-    -------
-    places : tuple of array of int
-        Row ids, offsets, shards, and rows in packs: -1 for a member of its own; None if
-        nothing is packed.
-    records : dict of int to ShardLength
-        Of the new shards.
-    """
+    """Copy the arrays of a field to new shards; sync these."""
     count = len(places.rowids)
     offsets = np.zeros(count, np.int64)
     rows = np.full(count, OWN, np.int64)

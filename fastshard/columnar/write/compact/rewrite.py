@@ -74,24 +74,7 @@ class CopiedRows(NamedTuple):
 
 
 def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
-    """Rewrite the shards of all fields that have dead space or another layout.
-
-    Parameters
-    ----------
-    session : WriterSession
-    pack : bool or None
-        As for `ShardedDatasetWriter.compact`.
-
-    Raises
-    ------
-    ValueError
-        A shard handle is open.
-    FormatError
-        The index or a shard is damaged, or a row refers to a missing member, or to
-        another sample's row in a pack. Nothing changes.
-    OSError
-        The new shards cannot be written. Nothing changes.
-    """
+    """Rewrite the shards of all fields that have dead space or another layout."""
     columns = session.transaction.columns.values()
     for column in columns:
         if column.in_handles:
