@@ -89,7 +89,7 @@ NETWORK = ("urllib3", "http.client", "ssl", "fastshard.atmosphere.client")
 
 
 def test_typed_samples_load_nothing_of_indexes():
-    heavy = (*NETWORK, "sqlite3", "redis", "psycopg", "fastshard.catalog")
+    heavy = (*NETWORK, "sqlite3", "redis", "psycopg", "fastshard.catalog.index")
     code = (
         "import sys, fastshard.typed; from fastshard.typed import Dataset, "
         f"load_dataset, write_samples; print([m for m in {heavy} if m in sys.modules])"
