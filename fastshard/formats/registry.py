@@ -136,7 +136,7 @@ class Format:
         --------
         >>> from fastshard.formats import formats
         >>> [each.subfolder({"split": "train"}) for each in formats()]
-        ['', 'train', '']
+        ['', 'train', '', '']
         """
         return ""
 

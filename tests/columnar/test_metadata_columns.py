@@ -68,7 +68,7 @@ def test_batches_have_the_columns_that_are_selected(ds):
     chosen = ds.select_fields(*NAMES)
     assert numbers_of(chosen.batches(7)) == list(range(COUNT))
     assert numbers_of(chosen.loader(7)) == list(range(COUNT))
-    assert list(next(iter(ds.batches(2)))) == ["__key__", "x", "y"]
+    assert list(next(iter(ds.batches(2, ragged="list")))) == ["__key__", "x", "y"]
     assert list(chosen.fields) == list(NAMES)
     kinds = [info.kind for info in chosen.fields.values()]
     assert kinds == ["int", "array", "float", "text"]

@@ -49,7 +49,8 @@ def samples_of(form):
 
 def test_every_format_is_built_here():
     built = {form.format for form in BUILDERS.values()}
-    assert built == {"tar", *(form.name for form in formats())}
+    stored = [form for form in formats() if form.mark or form.reads_tars]
+    assert built == {"tar", *(form.name for form in stored)}
 
 
 @pytest.fixture(scope="module", params=BUILDERS)

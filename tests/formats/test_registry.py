@@ -68,6 +68,7 @@ def toy(monkeypatch):
         "columnar",
         "streaming",
         "packed",
+        "blobs",
         "toy",
     ]
 

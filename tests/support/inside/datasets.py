@@ -73,7 +73,7 @@ def pictures_of(sample):
 def keep_registered(monkeypatch):
     """Drop the formats that a test registers when it ends."""
     registry = import_module("fastshard.formats.registry")
-    monkeypatch.setattr(registry, "_modules", list(registry._modules))
+    monkeypatch.setattr(registry, "_modules", dict(registry._modules))
 
 
 # Shards and indexes
