@@ -144,6 +144,7 @@ METHODS = {
     "unbatched": "iter(ds)",
     **dict.fromkeys(("save_to_disk", "push_to_hub"), "fastshard.ShardWriter"),
     "select": "ds[positions], or filter(fn)",
+    **dict.fromkeys(("scan", "iterate"), "iter(order=)"),
     "skip": "ds[n:]",
     "slice": "ds[start:stop]",
     "train_test_split": "split([0.9, 0.1], seed=)",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
+from fastshard._util.json import parse_json
 from fastshard._util.paths.remote_options import RemoteOptions, Token
 from fastshard._util.paths.urls import (
     Url,
@@ -22,12 +23,18 @@ from fastshard._util.paths.urls import (
     parse_url,
     redact,
 )
-from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteError,
+    RemoteNotFoundError,
+)
 from fastshard.remote.deadline import Deadline
-from fastshard.remote.exchange.answer import Answer
+from fastshard.remote.exchange.answer import MAX_JSON, Answer
 from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
 from fastshard.remote.http.client import client_for
 from fastshard.remote.options import Settings
+from fastshard.remote.requests.redirects import is_downgrade
 from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 
 __all__ = ["HubClient", "HubFile", "HubUrl", "hub_for", "parse_hub_url"]
@@ -259,7 +266,8 @@ class HubClient:
         page = self.dataset_page(url)
         if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
             raise RemoteError("listing is disabled: HF_HUB_OFFLINE is set", page)
-        request = ServiceRequest("GET", target, attempts=self._settings.attempts)
+        attempts = self._settings.attempts
+        request = ServiceRequest("GET", target, attempts=attempts, names_errors=False)
         try:
             answer = self._exchange.send(request, trusted=True)
         except RemoteError as error:
@@ -268,10 +276,14 @@ class HubClient:
         if answer.status != 200:
             raise self._refusal(url, answer)
         more = NEXT.search(answer.headers.get("Link", ""))
-        try:
-            return answer.json(), urljoin(target, more[1]) if more else None
-        except ValueError as error:
-            raise self._invalid(url, str(error)) from None
+        following = urljoin(target, more[1]) if more else None
+        if following is not None and is_downgrade(target, following):
+            raise self._invalid(url, "a next page without TLS")
+        try:  # mirrors may send another type than JSON's
+            found = parse_json(answer.body, page, limit=MAX_JSON, surrogates=True)
+        except FormatError as error:
+            raise self._invalid(url, f"expected JSON: {error.reason}") from None
+        return found, following
 
     def _invalid(self, url: HubUrl, reason: str) -> RemoteError:
         reason = f"no valid response from the hub: {reason}"

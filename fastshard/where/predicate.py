@@ -25,6 +25,13 @@ class Predicate:
     Made by comparisons of fields, and joined by ``&``, ``|`` and ``~``. A comparison
     with a field that is None is false, and ``!=`` is true; ``== None`` finds them.
     A predicate is called with a DataFrame of pandas, too, and returns a Series.
+
+    Examples
+    --------
+    >>> from fastshard.typed import query_fields
+    >>> F = query_fields(ImageSample)
+    >>> (F.label == "cat") | ~F.label.isin(["dog", "eel"])
+    (Predicate('label' eq 'cat') | ~Predicate('label' isin ['dog', 'eel']))
     """
 
     __slots__ = ("_child", "_children", "_compiled", "_field", "_kind", "_op", "_value")
@@ -75,7 +82,16 @@ class Predicate:
     __hash__ = None  # type: ignore[assignment]
 
     def compile(self) -> Callable[[pandas.DataFrame], pandas.Series]:
-        """Return a function of a DataFrame of pandas that returns a Series of bool."""
+        """Return a function of a DataFrame of pandas that returns a Series of bool.
+
+        Examples
+        --------
+        >>> import pandas
+        >>> from fastshard.typed import query_fields
+        >>> condition = (query_fields(ImageSample).label == "cat").compile()
+        >>> condition(pandas.DataFrame({"label": ["cat", "dog"]})).tolist()
+        [True, False]
+        """
         if self._compiled is None:
             self._compiled = self._apply
         return self._compiled
@@ -91,7 +107,27 @@ class Predicate:
         return pandas.Series(found, index=frame.index, dtype=bool)
 
     def select(self, rows: ColumnReader) -> list[bool]:
-        """Return whether each row meets the condition."""
+        """Return whether each row meets the condition.
+
+        Parameters
+        ----------
+        rows : ColumnReader
+
+        Raises
+        ------
+        KeyError
+            The rows do not have a field.
+        TypeError
+            A field's values are not comparable.
+
+        Examples
+        --------
+        >>> from fastshard.typed import query_fields
+        >>> from fastshard.typed.manifest.rows import ManifestRows
+        >>> rows = ManifestRows.of({"label": ["cat", None, "dog"]})
+        >>> (query_fields(ImageSample).label != "cat").select(rows)
+        [False, True, True]
+        """
         if self._kind == "comparison":
             return self._compare(rows.column(self._field))
         if self._kind == "not":
@@ -121,7 +157,14 @@ class Predicate:
             raise TypeError(f"field {self._field!r}: {error}") from error
 
     def fields(self) -> list[str]:
-        """Return the names of the fields that the condition is on."""
+        """Return the names of the fields that the condition is on.
+
+        Examples
+        --------
+        >>> from fastshard.typed import query_fields
+        >>> (query_fields(ImageSample).label == "cat").fields()
+        ['label']
+        """
         if self._kind == "comparison":
             return [self._field]
         children = [self._child] if self._child is not None else self._children
@@ -148,7 +191,19 @@ def select_in(values: Iterable[Any], wanted: list[Any]) -> list[bool]:
 
 
 class FieldProxy:
-    """A field of samples, to be compared."""
+    """A field of samples, to be compared.
+
+    Parameters
+    ----------
+    name : str
+
+    Examples
+    --------
+    >>> from fastshard.typed import query_fields
+    >>> F = query_fields(ImageSample)
+    >>> F.label == "cat"
+    Predicate('label' eq 'cat')
+    """
 
     __slots__ = ("_name",)
 
@@ -203,17 +258,55 @@ class FieldProxy:
         raise TypeError("a field has no truth value: join conditions by & | ~")
 
     def isin(self, values: Iterable[Any]) -> Predicate:
-        """Return the condition that the field is one of several values."""
+        """Return the condition that the field is one of several values.
+
+        Parameters
+        ----------
+        values : iterable of object
+
+        Raises
+        ------
+        TypeError
+            `values` is one str.
+
+        Examples
+        --------
+        >>> from fastshard.typed import query_fields
+        >>> query_fields(ImageSample).label.isin(["cat", "dog"])
+        Predicate('label' isin ['cat', 'dog'])
+        """
         if isinstance(values, str):
             raise TypeError("isin takes a list of values, got a str")
         return self._compare("isin", [plain_value(value) for value in values])
 
     def between(self, low: Any, high: Any) -> Predicate:
-        """Return the condition that the field is in a range, its ends included."""
+        """Return the condition that the field is in a range, its ends included.
+
+        Parameters
+        ----------
+        low, high : object
+
+        Examples
+        --------
+        >>> from fastshard.typed import query_fields
+        >>> query_fields(ImageSample).label.between("a", "d")
+        (Predicate('label' ge 'a') & Predicate('label' le 'd'))
+        """
         return self._compare("ge", low) & self._compare("le", high)
 
     def contains(self, value: Any) -> Predicate:
-        """Return the condition that a list of the field has a value."""
+        """Return the condition that a list of the field has a value.
+
+        Parameters
+        ----------
+        value : object
+
+        Examples
+        --------
+        >>> from fastshard.where.predicate import F
+        >>> F.tags.contains("outdoor")
+        Predicate('tags' contains 'outdoor')
+        """
         return self._compare("contains", value)
 
     def __repr__(self) -> str:
@@ -229,7 +322,15 @@ def as_predicate(value: Any) -> Predicate:
 
 
 class Fields:
-    """The fields of a type that queries are on, as attributes."""
+    """The fields of a type that queries are on, as attributes.
+
+    Parameters
+    ----------
+    names : iterable of str, optional
+        The fields; None: any name is one.
+    title : str
+        Shown by repr.
+    """
 
     def __init__(self, names: Iterable[str] | None, title: str) -> None:
         self._names = None if names is None else tuple(names)

@@ -21,6 +21,7 @@ from support.tars import write_tar
 
 REPO = "owner/name"
 SOURCE = f"hf://datasets/{REPO}"
+JSON = "application/json"
 SECRET = "hf_verysecret"
 
 pytestmark = [pytest.mark.usefixtures("loopback"), not_sanitized]
@@ -223,6 +224,37 @@ def test_the_next_page_on_another_host_gets_no_token(hub):
 def test_a_listing_is_retried(hub, status):
     hub.behave(f"/api/datasets/{REPO}/revision/main", status, times=1)
     assert texts(open_dataset(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+
+
+def test_a_listing_is_retried_whatever_the_hub_calls_its_error(hub):
+    right = hub.answer
+    named = plain(500, '{"error":"Unavailable"}').set("Content-Type", JSON)
+    hub.answer = lambda request: named if len(hub.requests) == 1 else right(request)
+    assert texts(open_dataset(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream"])
+def test_a_listing_by_a_mirror_may_have_another_type(hub, kind):
+    right = hub.answer
+    hub.answer = lambda request: (
+        right(request).set("Content-Type", kind)
+        if request.path.startswith("/api/")
+        else right(request)
+    )
+    assert texts(open_dataset(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+
+
+def test_a_name_with_a_surrogate_does_not_end_a_listing(hub):
+    path = f"/api/datasets/{REPO}/tree/main"
+    body = b'[{"type": "file", "path": "a\\ud800.tar", "size": 1}]'
+    right = hub.answer
+    hub.answer = lambda request: (
+        right(request).with_body(body).drop("Link")
+        if request.path == path
+        else right(request)
+    )
+    settings = make_settings({"endpoint": hub.url}, [SOURCE])
+    assert len(hub_for(settings).list_files(SOURCE)) == 1
 
 
 def test_an_outage_of_the_hub_shorter_than_the_timeout_is_survived(hub):

@@ -62,7 +62,7 @@ cdef class FieldShard(Shard):
         raise NotImplementedError
 
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
-        """Set the place of member `i`."""
+        """Set the place of member `i` in its record, which `find_record` found."""
         raise NotImplementedError
 
     cdef bint reads_fields(self, Source source, uint64_t size) noexcept:
@@ -143,6 +143,7 @@ cdef class FieldShard(Shard):
         cdef field_t field
         cdef object data
         try:
+            self.find_record(source, i, &field)
             data = self.place_field(source, i, &field)
             size[0] = field.nbytes
             if data is None or source.base != NULL:
@@ -167,6 +168,7 @@ cdef class FieldShard(Shard):
             return PyMemoryView_FromObject(owner)
         mapped = <MappedSource> source
         try:
+            self.find_record(mapped, i, &field)
             self.place_field(mapped, i, &field)
             if not field.is_ready:
                 mapped.ensure_resident(field.offset + field.start, field.nbytes)

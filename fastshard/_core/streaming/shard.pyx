@@ -134,7 +134,6 @@ cdef class RowShard(FieldShard):
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
         cdef const uint8_t *row
         cdef object data = None
-        self.find_record(source, i, field)
         if field.column < 0:
             return None
         if source.base != NULL:

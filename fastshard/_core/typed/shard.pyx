@@ -329,13 +329,15 @@ cdef class PackedShard(FieldShard):
         return HEAD
 
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
-        """Set the place of member `i`, resident unless its payload is large."""
+        """Set the place of member `i`, resident unless its payload is large.
+
+        `find_record` has found the payload.
+        """
         cdef Py_ssize_t place = -1
         cdef const uint8_t *payload = NULL
         cdef uint64_t head
         cdef value_t value
         cdef int fault
-        self.find_record(source, i, field)
         if field.column < 0 and source.base != NULL:
             self.check_payload(source, field.record)
             return None
@@ -393,6 +395,7 @@ cdef class PackedShard(FieldShard):
         cdef uint8_t *at
         cdef uint64_t size
         cdef object owner
+        cdef Source source
         if dtype is not None or shape is not None or i < self.packed.count:
             return Shard.array(self, i, dtype, shape)
         owner = self.pin(i, &at, &size)
@@ -403,7 +406,9 @@ cdef class PackedShard(FieldShard):
             )
         except FormatError as error:
             found = error
-        self.place_field(self.open_source(), i, &field)
+        source = self.open_source()
+        self.find_record(source, i, &field)
+        self.place_field(source, i, &field)
         if field.kind != VALUE_BIN:
             found = FormatError(
                 f"expected an array, got {kind_name(field.kind)}", "", 0
@@ -784,7 +789,9 @@ def kind_of_field(SampleBase sample not None, field):
     cdef field_t place
     cdef uint8_t *at
     cdef uint64_t size
-    shard.place_field(shard.open_source(), member, &place)
+    cdef Source source = shard.open_source()
+    shard.find_record(source, member, &place)
+    shard.place_field(source, member, &place)
     if place.kind != VALUE_BIN:
         return kind_name(place.kind), False
     owner = shard.pin(member, &at, &size)

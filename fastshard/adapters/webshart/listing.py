@@ -24,7 +24,6 @@ from fastshard._util.paths.urls import (
     scheme_of,
 )
 from fastshard.adapters.webshart.index import find_local_index
-from fastshard.dataset.paths.remote_listing import list_remote
 from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_sidecar import remote_sidecar_path
@@ -206,6 +205,8 @@ def _list_shards(
     sizes: dict[str, int | None]
     listed: Collection[str] | None
     if scheme_of(root) in HTTP:
+        from fastshard.dataset.paths.remote_listing import list_remote
+
         source = join_url(root, below) if below else root
         sizes = dict.fromkeys(shard.path for shard in list_remote(source, settings))
         listed = None

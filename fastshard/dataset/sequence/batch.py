@@ -307,6 +307,11 @@ class Collation:
         self.keys = keys
         self._added: dict[str, Any] = {}  # arrays in `out` that are not the caller's
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "padding" not in state:  # of a pickle from before `fill=`
+            self.padding = Padding(self.__dict__.pop("ragged"))
+
     def on_buffers(self, buffers: BufferSet) -> Self:
         """Return a copy that takes the memory of stacks from a loader's buffers.
 

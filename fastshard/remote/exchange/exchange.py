@@ -75,6 +75,8 @@ class ServiceRequest:
         Whether the server may get it twice.
     attempts : int or None
         Maximum number of attempts.
+    names_errors : bool
+        Whether an error with a name in the answer is final, as in XRPC.
     seconds : float or None
         Time limit of the request with its retries. None is the timeout of the settings,
         plus one second for each 100 KB that is sent or received.
@@ -92,6 +94,7 @@ class ServiceRequest:
         open_sink: Callable[[], Sink] | None = None,
         repeatable: bool | None = None,
         attempts: int | None = None,
+        names_errors: bool = True,
         seconds: float | None = None,
     ) -> None:
         self.method = method
@@ -103,6 +106,7 @@ class ServiceRequest:
         self.open_sink = open_sink
         self.repeatable = method == "GET" if repeatable is None else repeatable
         self.attempts = attempts
+        self.names_errors = names_errors
         self.seconds = seconds
         self.sent = False  # whether a server may have got the last attempt
 
@@ -320,14 +324,16 @@ def _receive(
     if current_read.cut:  # the rest of the body would be the next request
         current_read.connection.close()
     response.release_conn()
-    if status in TRANSIENT and _is_transient(answer):
+    if status in TRANSIENT and _is_transient(answer, request):
         return RetryError("the server failed", status, retry_after(headers))
     return answer
 
 
-def _is_transient(answer: Answer) -> bool:
-    """Return whether a status may change soon; an error with a name does not."""
-    return answer.status in (429, 503, 504) or not NAMED.search(answer.body)
+def _is_transient(answer: Answer, request: ServiceRequest) -> bool:
+    """Return whether a status may change soon; an XRPC error with a name does not."""
+    if not request.names_errors or answer.status in (429, 503, 504):
+        return True
+    return not NAMED.search(answer.body)
 
 
 def _too_large(most: int, url: str, status: int) -> RemoteError:

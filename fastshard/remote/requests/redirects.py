@@ -9,7 +9,13 @@ from urllib.parse import urljoin
 from fastshard._util.paths.urls import Url, expiry_of, normalize_url, origin_of, redact
 from fastshard.errors import FastshardError, RemoteError
 
-__all__ = ["MOST_REDIRECTS", "REDIRECTS", "following_url", "lifetime_of"]
+__all__ = [
+    "MOST_REDIRECTS",
+    "REDIRECTS",
+    "following_url",
+    "is_downgrade",
+    "lifetime_of",
+]
 
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
@@ -27,10 +33,15 @@ def following_url(sent: str, status: int, headers: Mapping[str, str], url: Url) 
     except (FastshardError, ValueError):
         reason = f"a redirect to {_redact(sent, location)!r}"
         raise RemoteError(reason, url.redacted, status) from None
-    if (origin_of(sent).scheme, origin_of(following).scheme) == ("https", "http"):
+    if is_downgrade(sent, following):
         reason = f"a redirect from https to {_redact(sent, location)!r}"
         raise RemoteError(reason, url.redacted, status)
     return following
+
+
+def is_downgrade(sent: str, following: str) -> bool:
+    """Return whether a step leads from TLS to plain HTTP."""
+    return (origin_of(sent).scheme, origin_of(following).scheme) == ("https", "http")
 
 
 def lifetime_of(url: str) -> float:

@@ -36,7 +36,12 @@ class CategoricalAggregate:
         return len(self.value_counts)
 
     def add(self, value: Any) -> None:
-        """Count a value."""
+        """Count a value.
+
+        Parameters
+        ----------
+        value : object
+        """
         key = str(plain_value(value))
         self.value_counts[key] = self.value_counts.get(key, 0) + 1
 
@@ -73,7 +78,12 @@ class NumericAggregate:
         return self._sum / self.count if self.count else 0.0
 
     def add(self, value: float) -> None:
-        """Add a number."""
+        """Add a number.
+
+        Parameters
+        ----------
+        value : int or float
+        """
         number = float(plain_value(value))
         if number < self.min:
             self.min = number
@@ -106,7 +116,12 @@ class SetAggregate:
         self.all_values: set[str] = set()
 
     def add(self, values: Iterable[Any]) -> None:
-        """Add the values of a list."""
+        """Add the values of a list.
+
+        Parameters
+        ----------
+        values : iterable of object
+        """
         self.all_values.update(str(plain_value(value)) for value in values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +138,17 @@ TYPES: dict[str, type[Aggregate]] = {
 
 
 def create_aggregate(kind: AggregateKind | str) -> Aggregate:
-    """Return an empty aggregate."""
+    """Return an empty aggregate.
+
+    Parameters
+    ----------
+    kind : "categorical", "numeric" or "set"
+
+    Raises
+    ------
+    ValueError
+        The kind is unknown.
+    """
     if kind not in TYPES:
         raise ValueError(f"Unknown aggregate kind: {kind!r}")
     return TYPES[kind]()

@@ -34,6 +34,19 @@ class FilteredIterator(Iterator[Any]):
 
     Implements `SampleIterator`. Where it reads all samples, the filter needs no other
     evaluation.
+
+    Parameters
+    ----------
+    selection : SampleFilter
+    stages : tuple of callable
+        The mapped functions after the filter.
+    samples : SampleIterator
+        Over the unfiltered dataset.
+    describe : callable or None
+        ``describe(done, skipped)`` returns a state.
+    on_error : ErrorHandler, optional
+        For errors of the filter and of mapped functions; positions are those of the
+        unfiltered dataset.
     """
 
     def __init__(
@@ -160,6 +173,15 @@ class Iteration(Iterator[Item]):
     ----------
     current : SampleIterator, BatchIterator or None
         The iterator that was begun last, with ``position`` and ``state_dict()``.
+
+    Examples
+    --------
+    >>> samples = ds.ordered()
+    >>> len(list(samples)), len(list(samples))
+    (100, 100)
+    >>> _ = next(samples)
+    >>> len(list(samples))
+    99
     """
 
     def __init__(self, begin: Callable[[], StatefulIterator[Item]]) -> None:
@@ -190,13 +212,31 @@ class Iteration(Iterator[Item]):
         return 0 if self.current is None else self.current.position
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the iteration that was begun last."""
+        """Return the state of the iteration that was begun last.
+
+        Returns
+        -------
+        dict
+            JSON values, for `Dataset.iter` and `Dataset.resume`.
+
+        Examples
+        --------
+        >>> samples = ds.ordered()
+        >>> _ = next(samples)
+        >>> len(ds.resume(samples.state_dict()))
+        99
+        """
         if self.current is None:
             self.current = self._begin()
             self._is_iterator = True
         return self.current.state_dict()
 
     def close(self) -> None:
-        """End the iteration that was begun last."""
+        """End the iteration that was begun last.
+
+        Examples
+        --------
+        >>> ds.ordered().close()
+        """
         if self.current is not None:
             self.current.close()
