@@ -120,7 +120,7 @@ def test_no_docstring_describes_a_parameter_that_does_not_exist():
     assert not {name: found for name, found in unknown.items() if found}
 
 
-def test_what_is_listed_exists():
+def test_listed_names_exist():
     missing = tuple(name for name in MODULES if name not in THINGS)  # their libraries
     assert [name for name in FULL - set(THINGS) if not name.startswith(missing)] == []
 
@@ -139,7 +139,7 @@ def run_alone(name):
 @not_sanitized
 @pytest.mark.skipif(os.name == "nt", reason="examples print paths of POSIX")
 @pytest.mark.parametrize("name", EXAMPLES, ids=ids)
-def test_an_example_gives_what_it_prints(name, tmp_path, monkeypatch):
+def test_an_example_prints_its_output(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     thing = THINGS[name]
     if name.startswith(ALONE):

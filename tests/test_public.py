@@ -150,7 +150,7 @@ def test_every_public_name_exists_and_is_documented():
                 assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     for info in pkgutil.walk_packages([str(ROOT)], "fastshard."):
         generated = info.name == "fastshard._core._cyutility"
         if not generated and info.name not in {"fastshard.__main__", *MISSING}:

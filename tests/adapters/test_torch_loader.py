@@ -172,7 +172,7 @@ def test_a_dtype_that_torch_lacks_is_an_error(ds):
     ("options", "said"),
     [({"pin": True}, "pin=True"), ({"device": "cuda:0"}, "device='cuda:0'")],
 )
-def test_cuda_is_refused_by_name_where_there_is_none(ds, options, said):
+def test_cuda_is_refused_by_name_without_a_device(ds, options, said):
     with pytest.raises(FastshardError, match=f"{said} needs CUDA"):
         loader(ds, SIZE, **options)
 

@@ -71,7 +71,7 @@ def test_an_appview_is_named_by_its_url_or_its_did(given, url, did):
     "given",
     ["", "a.example", "did:plc:abc", "ftp://a.example", "https://u:p@a.example"],
 )
-def test_what_names_no_appview_is_refused(given):
+def test_invalid_appviews_are_refused(given):
     with pytest.raises(ValueError, match="Invalid appview"):
         Atmosphere(appview=given)
 
@@ -165,7 +165,7 @@ def test_searches_have_the_parameters_of_the_method(client):
 
 
 @pytest.mark.parametrize("found", [None, "x", 7, [1], ["x"], {"a": 1}])
-def test_a_search_whose_answer_is_no_list_is_an_error(client, appview, found):
+def test_a_search_whose_answer_is_not_a_list_is_an_error(client, appview, found):
     appview.hook = say({"entries": found})
     with pytest.raises(AppViewUnavailableError, match="not a list of objects"):
         client.search_datasets("vec")
@@ -202,7 +202,7 @@ def test_a_refusal_of_an_appview_is_its_own_error(client, appview):
 
 
 @pytest.mark.parametrize("nsid", ["", "a", "../x", "a.b/c", "a.b.c?x", "a.b.c d"])
-def test_what_names_no_method_is_not_sent(client, appview, nsid):
+def test_invalid_methods_are_not_sent(client, appview, nsid):
     with pytest.raises(ValueError, match="not the name of a method"):
         client.xrpc_query(nsid)
     assert appview.count() == 0

@@ -59,7 +59,7 @@ def test_an_address_is_parsed_and_printed_again(text):
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_no_address_is_refused_with_a_short_error(text):
+def test_a_non_address_is_refused_with_a_short_error(text):
     with pytest.raises(ValueError, match=r"(at://|URI)") as caught:
         AtUri.parse(text)
     assert len(str(caught.value)) < 700

@@ -187,6 +187,6 @@ def test_every_letter_of_a_cid_counts():
         b"bafy",
     ],
 )
-def test_texts_that_are_no_cid(text):
+def test_texts_that_are_not_a_cid(text):
     with pytest.raises(ValueError, match=r"a CID|of a CID"):
         parse_cid(text)

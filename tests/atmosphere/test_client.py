@@ -72,7 +72,7 @@ def test_a_wrong_password_is_the_servers_error(fake_pds):
 
 
 @pytest.mark.parametrize(("handle", "password"), [("", "x"), ("a.b", ""), ("a b", "x")])
-def test_what_cannot_be_an_account_is_not_sent(fake_pds, handle, password):
+def test_an_invalid_account_is_not_sent(fake_pds, handle, password):
     with pytest.raises(ValueError, match=r"empty|not a handle"):
         log_in(fake_pds, handle, password)
     assert fake_pds.count() == 0
@@ -120,7 +120,7 @@ def deep():
     ],
     ids=["object", "NaN", "bytes", "surrogate", "circle", "deep"],
 )
-def test_what_json_cannot_hold_is_not_sent(fake_pds, client, make):
+def test_values_beyond_json_are_not_sent(fake_pds, client, make):
     record = make()
     fake_pds.forget()
     with pytest.raises((TypeError, ValueError)) as caught:
@@ -219,7 +219,7 @@ def test_a_blob_that_is_not_there_is_a_key_error(client):
 
 
 @pytest.mark.parametrize("cid", ["", "x", MISSING_BLOB[:-1], "bafyrei" + "a" * 52])
-def test_what_is_no_cid_of_a_blob_is_not_asked_for(fake_pds, client, cid):
+def test_a_non_cid_of_a_blob_is_not_asked_for(fake_pds, client, cid):
     fake_pds.forget()
     for call in (client.get_blob, client.get_blob_url):
         with pytest.raises(ValueError, match="CID"):
@@ -347,7 +347,7 @@ def test_a_session_is_exported_and_used_again(fake_pds, client):
         lambda text: text + ":::more",
     ],
 )
-def test_what_is_no_session_is_refused_without_its_text(client, change):
+def test_a_non_session_is_refused_without_its_text(client, change):
     text = change(client.export_session())
     with pytest.raises(SessionError) as caught:
         Atmosphere.from_session(text)

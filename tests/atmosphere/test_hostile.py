@@ -86,7 +86,7 @@ def fail(client, call, secrets=()):
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_is_none_is_an_error(pds, client, name, call):
+def test_a_null_answer_is_an_error(pds, client, name, call):
     if name in TOLERANT.get(call, ()):
         return
     pds.forget()
@@ -295,7 +295,7 @@ def test_pages_without_end_are_left_in_time(pds, client):
     assert time.monotonic() - begun < 5 * TIMEOUT + SOON
 
 
-def test_pages_of_one_record_do_not_go_on_for_ever(pds, client):
+def test_pages_of_one_record_do_not_continue_for_ever(pds, client):
     pds.forget()
     pds.hook = pages(lambda n, _: {"records": [record(client, n)], "cursor": f"c{n}"})
     with pytest.raises(XrpcError, match="do not end after"):

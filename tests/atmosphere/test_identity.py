@@ -91,7 +91,7 @@ def test_a_server_may_be_named_by_the_whole_did(fake_pds, client):
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_is_no_document_is_an_error(fake_pds, client, name):
+def test_a_non_document_is_an_error(fake_pds, client, name):
     fake_pds.plc.hook = ANSWERS[name]
     with pytest.raises(FastshardError) as caught:
         client.resolve_pds(DID)
@@ -289,7 +289,7 @@ def test_a_handle_of_no_account_is_a_key_error(client):
 
 
 @pytest.mark.parametrize("name", ["", "alice", "a b.test", "alice.test/x", "x" * 300])
-def test_what_is_no_handle_is_not_asked_for(fake_pds, client, name):
+def test_a_non_handle_is_not_asked_for(fake_pds, client, name):
     fake_pds.forget()
     with pytest.raises(IdentityError, match="not a handle or a DID"):
         client.resolve_did(name)
@@ -308,7 +308,7 @@ def test_answers_are_kept_for_a_while(fake_pds, client, monkeypatch):
     assert fake_pds.count() == 3
 
 
-def test_what_is_kept_is_bounded(fake_pds, client, monkeypatch):
+def test_kept_memory_is_bounded(fake_pds, client, monkeypatch):
     monkeypatch.setattr(identity, "MOST_KEPT", 4)
     for i in range(10):
         did = f"did:plc:{'a' * 23}{chr(97 + i)}"

@@ -154,7 +154,7 @@ def test_a_server_that_stops_reading_is_left(fake_pds, client):
     released.set()
 
 
-def test_an_upload_takes_longer_than_the_timeout_while_it_goes_on(fake_pds, client):
+def test_an_upload_takes_longer_than_the_timeout_while_it_continues(fake_pds, client):
     def slowly(call):
         left = call.size
         while left:
@@ -306,7 +306,7 @@ def test_bytes_that_are_not_the_blobs_are_an_error(fake_pds, client, hook, reaso
     assert time.monotonic() - begun < 20
 
 
-def test_a_download_goes_on_after_a_connection_is_broken(fake_pds, client):
+def test_a_download_continues_after_a_connection_is_broken(fake_pds, client):
     cid = publish(client, DATA)
     met = []
 

@@ -82,7 +82,7 @@ def test_files_whose_names_look_like_patterns_are_opened(bare_index, tmp_path):
     ],
     ids=["filter", "map", "slice", "shuffle", "rank"],
 )
-def test_a_dataset_that_is_not_all_of_its_shards_is_no_entry(
+def test_a_dataset_that_is_not_all_of_its_shards_is_not_an_entry(
     bare_index, numbers, change
 ):
     with pytest.raises(ValueError, match="an entry would name all"):
@@ -335,7 +335,7 @@ def test_a_store_of_one_s_own_is_written_through(bare_index, tmp_path):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_stored_is_refused_before_shards_are_written(
+def test_invalid_entries_are_refused_before_shards_are_written(
     index, numbers, tmp_path, given, error, match
 ):
     for call in (
@@ -414,7 +414,7 @@ def test_every_reference_finds_the_dataset(index, numbers, ref):
     assert index.get_label(ref) == entry
 
 
-def test_a_version_that_is_not_there_is_no_other_one(index, numbers):
+def test_a_missing_version_is_not_replaced_by_another(index, numbers):
     index.insert_dataset(numbers(), name="n", version="1.0.0")
     for ref in ("@local/n@3.0.0", "@local/nothing@1.0.0"):
         with pytest.raises(KeyError):
@@ -471,7 +471,7 @@ def test_messages_are_short(index, call):
 
 
 @pytest.mark.parametrize("get", ["get_dataset", "get_entry_by_name", "get_entry"])
-def test_what_is_not_there_is_a_key_error(index, get):
+def test_a_missing_name_is_a_key_error(index, get):
     with pytest.raises(KeyError, match="nothing"):
         getattr(index, get)("nothing")
 
@@ -595,7 +595,7 @@ def test_providers_are_checked(args, given, error, match):
 
 
 @pytest.mark.parametrize("given", [{"path": URL}, {"provider": URL}])
-def test_an_address_is_no_path_and_no_provider(tmp_path, monkeypatch, given):
+def test_an_address_is_not_a_path_nor_a_provider(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="given as dsn= or redis=") as caught:
         Index(**given)
@@ -659,7 +659,7 @@ def test_a_name_that_is_only_a_label_loses_its_labels(index, numbers):
     assert index.list_datasets() == [entry]
 
 
-def test_what_is_not_there_cannot_be_removed(two):
+def test_missing_names_cannot_be_removed(two):
     two.write_samples([Number(value=1)], name="lab/n")
     for name in ("n", "lab/other"):
         with pytest.raises(KeyError, match="No dataset"):

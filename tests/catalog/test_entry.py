@@ -49,7 +49,7 @@ def test_urls_are_copied_from_any_iterable():
     assert make(data_urls=iter(urls)).data_urls == urls
 
 
-def test_urls_are_no_single_text():
+def test_urls_must_not_be_one_str():
     with pytest.raises(TypeError, match="data_urls must be a list of str"):
         make(data_urls="/a.tar")
 

@@ -96,7 +96,7 @@ def test_versions(index, types):
 
 
 @pytest.mark.parametrize("version", ["", "1", "latest"])
-def test_versions_that_are_none(index, types, version):
+def test_null_versions(index, types, version):
     with pytest.raises(ValueError, match="no semantic version"):
         index.store_lens(copying(types), name="n", version=version)
 
@@ -116,7 +116,7 @@ def test_any_text_is_a_name(index, types, name):
     assert [each["$ref"] for each in index.list_lenses()] == [ref]
 
 
-def test_what_is_no_lens(index):
+def test_non_lenses(index):
     with pytest.raises(TypeError, match="expected a Lens, got function"):
         index.store_lens(lambda s: s, name="n")
     with pytest.raises(TypeError, match="no annotation"):
@@ -192,7 +192,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
-def test_stored_text_that_is_no_lens(index, types, tmp_path, text):
+def test_stored_text_that_is_not_a_lens(index, types, tmp_path, text):
     person, name = types
     ref = index.store_lens(copying(types), name="n")
     overwrite(tmp_path / "index.db", text)

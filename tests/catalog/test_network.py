@@ -185,7 +185,7 @@ def numbers_dataset(tmp_path):
     return typed.write_samples(numbers(4), tmp_path / "numbers.tar", maxcount=2)
 
 
-def test_a_failure_midway_leaves_no_label_and_says_what_was_made(
+def test_a_failure_midway_leaves_no_label_and_lists_new_records(
     alice, anyone, pds, tmp_path
 ):
     pds.forget()
@@ -247,7 +247,7 @@ def test_an_entry_is_promoted_once(alice, anyone, clients, numbers_dataset, tmp_
     assert len(alice.list_datasets("@alice.test")) == 1
 
 
-def test_a_local_path_is_no_public_url(alice, pds, numbers_dataset):
+def test_a_local_path_is_not_a_public_url(alice, pds, numbers_dataset):
     alice.add_entry(numbers_dataset, name="n")
     with pytest.raises(ValueError, match="data_store"):
         alice.promote_entry("n")
@@ -266,7 +266,7 @@ def test_urls_of_an_entry_are_promoted(alice, anyone):
     assert anyone.get_dataset("@alice.test/again").uri == uri
 
 
-def test_tags_are_no_single_text(alice, pds):
+def test_tags_must_not_be_one_str(alice, pds):
     alice.add_entry(typed.Dataset[Number]("https://data.example/a.tar"), name="far")
     for publish in (
         lambda: alice.promote_entry("far", tags="abc"),
@@ -288,7 +288,7 @@ def test_the_version_of_a_reference_is_promoted(alice, anyone):
     assert found.data_urls == ["https://data.example/first.tar"]
 
 
-def test_what_cannot_be_promoted(alice):
+def test_entries_that_promotion_refuses(alice):
     with pytest.raises(KeyError):
         alice.promote_entry("nothing")
     with pytest.raises(ValueError, match="network already"):

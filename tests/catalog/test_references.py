@@ -74,7 +74,7 @@ def test_a_reference_with_an_empty_part_is_refused(ref):
 
 
 @pytest.mark.parametrize("kind", ["schema", "lens"])
-def test_a_reference_of_a_schema_or_a_lens_is_none_of_a_dataset(kind):
+def test_references_of_schemas_and_lenses_are_not_of_datasets(kind):
     with pytest.raises(ValueError, match=f"reference of a {kind}"):
         parse_dataset_ref(f"atdata://local/{kind}/Vec@1.0.0", REPOS)
 

@@ -77,7 +77,7 @@ def test_a_named_version(index):
 
 
 @pytest.mark.parametrize("version", ["", "1", "1.0", "v1.0.0", "latest", "1.0.0 "])
-def test_versions_that_are_none(index, version):
+def test_null_versions(index, version):
     with pytest.raises(ValueError, match="no semantic version"):
         index.publish_schema(made({"a": int}), version=version)
     assert stored(index) == []
@@ -109,7 +109,7 @@ class Inner(typed.PackableSample):
         (made({"ok": int, "word": complex}), r"Item\.word: complex cannot be a field"),
     ],
 )
-def test_what_cannot_be_described_is_named(index, sample_type, match):
+def test_types_without_a_schema_are_named(index, sample_type, match):
     with pytest.raises(TypeError, match=match):
         index.publish_schema(sample_type)
     assert stored(index) == []
@@ -329,7 +329,7 @@ def overwrite(path, text):
         '{"name": "class", "fields": [{"name": "a", "fieldType": {"kind": "object"}}]}',
     ],
 )
-def test_stored_text_that_is_no_schema(index, tmp_path, text):
+def test_stored_text_that_is_not_a_schema(index, tmp_path, text):
     ref = index.publish_schema(made({"a": int}))
     overwrite(tmp_path / "index.db", text)
     with pytest.raises(DescriptionError, match="Item") as caught:

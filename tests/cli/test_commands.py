@@ -119,7 +119,7 @@ def test_cat_of_a_missing_member(shard_path, members):
     assert b"no member 'absent'" in done.stderr
 
 
-def test_cat_says_what_it_could_not_read(shard_path, members, tmp_path):
+def test_cat_names_unreadable_fields(shard_path, members, tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"x" * 2048)
     done = run("cat", tmp_path, "absent")
     assert done.returncode == 1
@@ -322,9 +322,7 @@ def test_signals_interrupt(shard_path, monkeypatch, capsys, name, status):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_second_signal_does_not_disturb_what_the_first_one_began(
-    shard_path, monkeypatch, capsys
-):
+def test_a_second_signal_does_not_disturb_the_first(shard_path, monkeypatch, capsys):
     ended = []
 
     def clean_up(*args, **options):

@@ -64,7 +64,7 @@ def test_index_makes_a_shard_list(folder, capsys):
     assert (status, len(lines)) == (0, SHARDS * 8)
 
 
-def test_parts_and_merge_make_what_one_run_makes(folder, tmp_path, capsys):
+def test_parts_and_merge_equal_one_run(folder, tmp_path, capsys):
     one, parts = tmp_path / "one", tmp_path / "parts"
     assert run(capsys, "index", folder, "--out", one)[0] == 0
     for i in range(3):

@@ -202,7 +202,7 @@ def test_help_is_a_command_too(call):
         ),
     ],
 )
-def test_wrong_usage_suggests_what_was_meant(call, args, message):
+def test_wrong_usage_has_a_suggestion(call, args, message):
     status, out, err = call(*args.split())
     assert (status, out) == (2, "")
     assert message in err

@@ -192,7 +192,7 @@ def test_an_index_that_is_not_there_is_not_made(tmp_path, call):
     assert not path.exists()
 
 
-def test_a_file_that_is_no_index(tmp_path, call):
+def test_a_file_that_is_not_an_index(tmp_path, call):
     path = tmp_path / "index.db"
     path.write_bytes(b"x" * 5000)
     status, _, err = call("datasets", "ls", "--index", str(path))
@@ -532,7 +532,7 @@ def test_schemas_that_are_not_there(schemas, call, ref):
         assert ref.rpartition("/")[2].partition("@")[0] in err
 
 
-def test_a_schema_whose_fields_are_no_list_is_listed(schemas, call, tmp_path):
+def test_a_schema_whose_fields_are_not_a_list_is_listed(schemas, call, tmp_path):
     with sqlite3.connect(tmp_path / "index.db") as db:
         text = '{"name": "Pixels", "version": "2.0.0", "fields": 7}'
         sql = "UPDATE schemas SET schema_json = ? WHERE name = 'Pixels'"

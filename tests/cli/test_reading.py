@@ -72,7 +72,7 @@ def test_convert_of_a_split(streaming_data, tmp_path):
     assert done.samples == len(data.samples)
 
 
-def test_convert_refuses_what_a_format_does_not_take(streaming_data, tmp_path):
+def test_convert_refuses_options_of_other_formats(streaming_data, tmp_path):
     root = streaming_data["mds/none"].root
     with pytest.raises(ValueError, match="key= is an option of tar shards; a stream"):
         fastshard.convert(root, tmp_path / "out", to="tar", key="last")

@@ -72,7 +72,7 @@ def test_default_levels(name, level):
     assert found.extension == name
 
 
-def test_a_level_is_no_part_of_the_extension():
+def test_a_level_is_not_part_of_the_extension():
     found = parse_compression("zstd:22")
     assert (found.algo, found.level, found.extension) == ("zstd", 22, "zstd")
 

@@ -291,7 +291,7 @@ def test_a_cache_tells_versions_apart(shard, tmp_path, unwritable):
     assert Path(old).read_bytes() == DATA
 
 
-def test_memory_holds_what_cannot_be_written(shard, tmp_path, unwritable):
+def test_memory_holds_indexes_that_cannot_be_written(shard, tmp_path, unwritable):
     unwritable(shard.folder)
     unwritable(tmp_path / "cache" / "decompressed")
     for options in ({}, {"cache_dir": str(tmp_path / "cache")}):
@@ -318,7 +318,7 @@ def test_data_in_memory_are_checked(shard, unwritable):
         shard.open()
 
 
-def test_a_full_disk_is_no_reason_to_fail(shard, monkeypatch):
+def test_a_full_disk_does_not_fail_reading(shard, monkeypatch):
     def full(fd, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -115,7 +115,7 @@ def test_names_that_are_none_are_faults(tmp_path, files):
     assert "not a supported compression" in fault.reason
 
 
-def test_a_missing_library_is_no_fault(tmp_path, files, monkeypatch):
+def test_a_missing_library_is_not_a_fault(tmp_path, files, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "xxhash", None)
     with pytest.raises(MissingLibraryError, match=r"fastshard\[mds\]"):
         faults(tmp_path, files)

@@ -94,7 +94,7 @@ def sizes_of_shards(root, field):
     return [len(members_in(path)) for path in paths]
 
 
-def test_the_original_reads_what_fastshard_wrote(tmp_path):
+def test_the_original_reads_shards_of_fastshard(tmp_path):
     put = {f"s{i}": arrays_of(i) for i in range(13)}
     root = tmp_path / "data"
     with ShardedDatasetWriter(root, samples_per_shard=5) as writer:

@@ -88,7 +88,7 @@ def test_creating_and_reading_a_dataset(folder):
     reader.close()
 
 
-def test_the_original_reads_what_the_example_creates(folder):
+def test_the_original_reads_the_example(folder):
     assert_original_reads(folder / "my_dataset", create_dataset(300, per_shard=64))
 
 

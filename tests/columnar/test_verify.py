@@ -119,7 +119,7 @@ def test_arrays_of_any_kind_are_sound(root, array):
     assert verify(root) == []
 
 
-def test_leftovers_of_a_crash_are_no_faults(root):
+def test_leftovers_of_a_crash_are_not_faults(root):
     path = shard_path(root / "a_shards", 0)
     with tarfile.open(path) as tar:
         end = max(m.offset_data + m.size + -m.size % 512 for m in tar)

@@ -116,7 +116,7 @@ MDS_COLUMNS = {
 
 
 @pytest.mark.parametrize("compression", [None, "bz2:3"])
-def test_mds_is_what_the_writer_writes(tars, tmp_path, compression):
+def test_converted_mds_equals_written_mds(tars, tmp_path, compression):
     options = {"compression": compression, "hashes": ["sha1", "md5"]}
     done = convert(tars, tmp_path / "out", to="mds", max_count=10, **options)
     assert done.columns == MDS_COLUMNS
@@ -142,7 +142,7 @@ def test_mds_is_what_the_writer_writes(tars, tmp_path, compression):
         ("xsv", XSVWriter, {"separator": "::", "newline": "\n\n"}),
     ],
 )
-def test_rows_are_what_the_writers_write(tmp_path, to, writer_of, options):
+def test_converted_rows_equal_written_rows(tmp_path, to, writer_of, options):
     samples = only(make_samples(), "txt", "cls", "empty.txt")
     for sample in samples:
         sample["txt"] = sample["txt"].replace(",", ";")
@@ -217,7 +217,7 @@ def test_columns_and_encodings_are_chosen(tars, tmp_path):
         ("columnar", "jpg", "columnar cannot hold column 'jpg' of encoding jpeg"),
     ],
 )
-def test_what_a_format_cannot_hold_is_an_error_first(
+def test_values_beyond_a_format_are_refused_before_writing(
     tars, tmp_path, monkeypatch, to, columns, message
 ):
     monkeypatch.setattr(
@@ -351,7 +351,7 @@ def test_a_damaged_source_leaves_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-def test_text_that_is_none_and_json_that_is_none(tmp_path):
+def test_null_text_and_null_json(tmp_path):
     for field, message in [("txt", "not UTF-8"), ("json", "not UTF-8"), ("cls", "int")]:
         tars = write_tar(tmp_path / field, [{"__key__": "a", field: b"\xff{"}])
         with pytest.raises(fastshard.FormatError, match=f"{message}.*'a.{field}'"):

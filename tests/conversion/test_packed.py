@@ -191,7 +191,7 @@ def test_values_of_unlike_kinds_are_refused_by_name(tmp_path):
     ("value", "reason"),
     [({"k": b"1"}, "sample 1 .*'a'"), ({1: 2}, "key 1"), ([{2.5: 1}], "key 2.5")],
 )
-def test_what_json_cannot_hold_is_an_error_first(tmp_path, value, reason):
+def test_values_beyond_json_are_refused_before_writing(tmp_path, value, reason):
     source = write_maps(tmp_path / "in", [{"a": {}}, {"a": value}])
     with pytest.raises(ConversionError, match=reason):
         convert(source, tmp_path / "out", to="tar", packed=True, workers=1)

@@ -137,7 +137,7 @@ def test_datasets_of_the_original(copy_streaming, tmp_path, name):
                     assert (kind, digest) == (fact["type"], fact["sha256"]), field
 
 
-def test_what_tar_has_of_the_original(copy_streaming, tmp_path):
+def test_tar_holds_the_fields_of_the_original(copy_streaming, tmp_path):
     root = copy_streaming("mds/none").folder
     with pytest.raises(ConversionError) as caught:
         convert(root, tmp_path / "out", to="tar")

@@ -152,13 +152,13 @@ def test_signals_to_all_processes_of_a_command(run, name, status):
     assert running.temporaries() == []
 
 
-def test_signals_end_a_program_that_converts_as_ever(run):
+def test_signals_end_a_program_that_converts_as_before(run):
     running = run(pause=600, caller="library")
     running.process.terminate()
     assert running.end()[0] == -signal.SIGTERM
 
 
-def test_the_next_run_removes_what_a_killed_one_left(run):
+def test_the_next_run_removes_leftovers_of_a_killed_one(run):
     running = run(pause=600)
     running.process.kill()
     running.end()

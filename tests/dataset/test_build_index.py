@@ -113,7 +113,7 @@ def test_a_changed_shard_gets_a_new_index(folder):
     assert ds.verify() == []
 
 
-def test_parts_and_merge_make_what_one_run_makes(folder, tmp_path):
+def test_parts_and_merge_equal_one_run(folder, tmp_path):
     whole = tmp_path / "whole"
     fastshard.build_index(everything(folder), out=whole)
     parts = tmp_path / "parts"

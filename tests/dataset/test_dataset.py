@@ -242,7 +242,7 @@ def test_filter_sees_keys_and_sizes(ds):
     assert keys_of(big[::-1].filter(lambda key, *_: key > "11")) == ["11-3", "11-1"]
 
 
-def test_filter_by_a_function_of_samples_says_what_to_do(ds):
+def test_filter_by_a_function_of_samples_has_a_hint(ds):
     for fn in (lambda sample: True, lambda: True, len):
         with pytest.raises(TypeError, match=r"fn\(key, sizes, info\).*pass a mask"):
             ds.filter(fn)

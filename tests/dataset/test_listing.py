@@ -189,7 +189,7 @@ def test_a_directory_that_cannot_be_read_raises(make, monkeypatch, source):
 # Globs
 
 
-def test_a_glob_gives_what_matches_in_natural_order(make):
+def test_a_glob_lists_matches_in_natural_order(make):
     make(*[f"d/s-{n}.tar" for n in (1, 2, 10, 11)], "d/t.tar", "d/.s-3.tar")
     make("e/s-1.tar", "e/s-3.tar/x")
     assert slashes(expand("d/s-*.tar")) == [f"d/s-{n}.tar" for n in (1, 2, 10, 11)]
@@ -204,7 +204,7 @@ def test_a_glob_gives_what_matches_in_natural_order(make):
     assert slashes(expand(Path("d") / "t*.tar")) == ["d/t.tar"]
 
 
-def test_a_name_that_exists_is_no_pattern(make):
+def test_a_name_that_exists_is_not_a_pattern(make):
     make("s[1].tar", "s1.tar", "d{a,b}/x.tar", "da/x.tar", "run[2]/y.tar", "run2/y.tar")
     assert expand("s[1].tar") == ["s[1].tar"]
     assert expand("s[0-9].tar") == ["s1.tar"]
@@ -376,7 +376,7 @@ def test_urls_of_shards_are_listed_without_asking(source, urls):
         ("https://host/*.tar", "lists no folders"),
     ],
 )
-def test_urls_that_are_no_shards_are_refused(make, source, message):
+def test_urls_that_are_not_shards_are_refused(make, source, message):
     make("a.tar")
     with pytest.raises(FastshardError, match=message):
         expand(source)
@@ -437,7 +437,7 @@ def test_file_urls_in_every_form(make):
 
 
 @pytest.mark.parametrize("start", ["file:", "file:{here}/", "file://{here}/"])
-def test_file_urls_open_what_paths_open(make, start):
+def test_file_urls_open_the_same_as_paths(make, start):
     make("d/x")
     here = Path.cwd().as_posix()
     write_tar(Path("d/0.tar"), {"0.txt": b"text"})
@@ -487,7 +487,7 @@ def test_numbers_of_samples_are_given_for_all_shards_or_none(make, wids):
     assert list_shards(["b.tar", "d/index.json"]).samples is None
 
 
-def test_names_in_a_wids_index_are_no_patterns(make, wids):
+def test_names_in_a_wids_index_are_not_patterns(make, wids):
     make("d/a.tar", "d/b.tar")
     for name in ("{a,b}.tar", "*.tar", "a.tar::b.tar", "missing.tar"):
         wids((name, 2))

@@ -151,7 +151,7 @@ def content(folder):
         return [bytes(sample["bin"]) for sample in ds]
 
 
-def test_what_a_caller_wrote_is_never_lost(folder):
+def test_written_samples_are_never_lost(folder):
     before = content(folder)
     expected = [bytearray(data) for data in before]
     rng = random.Random(1)
@@ -173,7 +173,7 @@ def test_what_a_caller_wrote_is_never_lost(folder):
     assert content(folder) == before
 
 
-def test_what_is_written_while_others_read_is_never_lost(folder):
+def test_writes_beside_readers_are_never_lost(folder):
     ds = fastshard.open(folder, mode="private", max_memory="128KiB")
     len(ds)
 
@@ -195,7 +195,7 @@ def test_what_is_written_while_others_read_is_never_lost(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_keeps_what_it_wrote_and_has_the_bound(folder):
+def test_a_child_keeps_its_writes_and_the_bound(folder):
     ds = fastshard.open(folder, mode="private", max_memory="256KiB")
     mine = ds[3]["bin"]
     mine[:4] = b"both"

@@ -64,7 +64,7 @@ print(json.dumps([seen, bool(np.allclose(learnt, whole, atol=1e-6)), len(states)
     "library",
     [pytest.param(each, marks=slow) if each == "ray" else each for each in LEARNT],
 )
-def test_a_training_loop_goes_on_where_it_was_stopped(tmp_path, library):
+def test_a_training_loop_continues_where_it_was_stopped(tmp_path, library):
     pytest.importorskip(library)
     pytest.importorskip("PIL")
     data, *blocks = read_blocks(PAGE)

@@ -236,7 +236,7 @@ def test_an_array_on_any_buffer():
     assert not array_from_buffer(data.tobytes(), "<i4").flags.writeable
 
 
-def test_an_array_survives_the_release_of_what_it_was_made_of():
+def test_an_array_survives_the_release_of_its_source():
     data = bytearray(npy(np.arange(5)))
     view = memoryview(data)
     found = array_from_buffer(view[:])
@@ -384,9 +384,7 @@ def make_npy_header(nbytes):
         (256, 256, None, 4096, str(256 << 20), 300),
     ],
 )
-def test_memory_is_what_the_header_tells(
-    tmp_path, told, stored, listed, limit, answer, most
-):
+def test_memory_follows_the_header(tmp_path, told, stored, listed, limit, answer, most):
     """Sizes by header, in the data, in the directory; in MiB, except 5 bytes."""
     path = tmp_path / "a.npz"
     scale = {5: 5}
@@ -510,7 +508,7 @@ def test_an_empty_npz():
         ("jpg", "PNG", "RGB"),  # a wrong extension
     ],
 )
-def test_images_are_what_pillow_makes_of_them(field, extension, kind, mode):
+def test_images_equal_those_of_pillow(field, extension, kind, mode):
     options = {"lossless": True} if kind == "WEBP" else {}
     data = image(kind, mode, **options)
     from PIL import Image

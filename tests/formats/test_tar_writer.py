@@ -84,7 +84,7 @@ def varied(one):
     return one(*samples), members
 
 
-def test_fastshard_reads_what_was_written(varied):
+def test_fastshard_reads_written_shards(varied):
     path, members = varied
     with fastshard.open_shard(path, index="none") as shard:
         assert {name: bytes(shard[name]) for name in shard.names} == members
@@ -215,7 +215,7 @@ fields = st.lists(text.map(str.lower), min_size=1, max_size=3).map(".".join)
         keys, st.dictionaries(fields, st.binary(max_size=1500), min_size=1), min_size=1
     )
 )
-def test_what_is_written_reads_back_equal(tmp_path, samples):
+def test_written_values_read_back_equal(tmp_path, samples):
     path = tmp_path / "shard.tar"
     path.unlink(missing_ok=True)
     expected = []

@@ -135,7 +135,7 @@ def test_a_streaming_index_has_no_more_samples_than_bytes(tmp_path):
 
 @pytest.mark.parametrize("algo", ["br", "bz2", "gz", "zstd"])
 @pytest.mark.parametrize("nbytes", [2**33, 2**40, 2**47])
-def test_a_raw_size_allocates_only_what_is_decompressed(algo, nbytes):
+def test_allocation_follows_decompressed_bytes_not_the_raw_size(algo, nbytes):
     codec = parse_compression(algo)
     packed = codec.compress(bytes(3 << 20))
     tracemalloc.start()

@@ -144,7 +144,7 @@ def test_the_length_is_that_of_the_epoch(ds):
         assert len(resumed) == BATCHES
 
 
-def test_a_resumed_epoch_goes_on_and_the_next_one_is_whole(ds):
+def test_a_resumed_epoch_continues_and_the_next_one_is_whole(ds):
     shuffled = ds.shuffle(7)
     for cut in range(BATCHES + 1):
         loader = shuffled.loader(SIZE)
@@ -165,7 +165,7 @@ def test_a_resumed_epoch_goes_on_and_the_next_one_is_whole(ds):
         assert numbers(loaded) == order(ds, 1)
 
 
-def test_the_state_of_an_exhausted_epoch_goes_on_with_the_next_one(ds):
+def test_the_state_of_an_exhausted_epoch_continues_with_the_next_one(ds):
     shuffled = ds.shuffle(7)
     loader = shuffled.loader(SIZE)
     list(loader)

@@ -318,7 +318,7 @@ def test_without_simplejpeg_pillow_decodes(monkeypatch):
             reader(decoder=name).read(view)
 
 
-def test_without_pillow_what_needs_it_names_it(monkeypatch):
+def test_features_without_pillow_name_it(monkeypatch):
     for module, _ in PLUGINS.values():
         hide_library(monkeypatch, f"PIL.{module}")
     hide_library(monkeypatch, "simplejpeg")

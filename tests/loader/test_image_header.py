@@ -94,7 +94,7 @@ def test_scans_of_a_truncated_jpeg():
     assert count_scans(view[:-2], scan) == (len(starts), len(view) - 2)
 
 
-def test_marker_of_a_scan_inside_a_comment_is_none():
+def test_marker_of_a_scan_inside_a_comment_is_ignored():
     view = with_segment(encode(make_picture(), "JPEG"), 0xFE, b"\xff\xda" * 300)
 
     assert count_scans(view, read_header(view).jpeg.scan)[0] == 1
@@ -264,7 +264,7 @@ def test_every_cut_of_a_header_is_an_error_or_read(kind):
         (b"RIFF\0\0\0\0WEBPVP9 " + bytes(20), "damaged WEBP"),
     ],
 )
-def test_what_is_no_header_is_an_error(raw, match):
+def test_a_non_header_is_an_error(raw, match):
     with pytest.raises(FormatError, match=match) as raised:
         read_header(memoryview(raw))
     assert raised.value.path == "<view>"

@@ -124,7 +124,7 @@ def test_threads_end_when_a_loader_in_a_cycle_is_garbage(ds):
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
-def test_a_loader_that_raised_is_no_cycle(ds, kind):
+def test_a_loader_that_raised_is_not_a_cycle(ds, kind):
     def fail(sample):
         if sample.key == "000006":
             raise kind("six")
@@ -162,7 +162,7 @@ def test_pickling_is_refused_by_name(ds):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no POSIX signals")
-def test_an_interrupted_consumer_ends_the_threads_and_goes_on(ds):
+def test_an_interrupted_consumer_ends_the_threads_and_continues(ds):
     begin, go_on = threading.Event(), threading.Event()
 
     def wait(sample):
@@ -211,7 +211,7 @@ def test_an_interrupt_before_the_wait_releases_the_loader(ds):
 @forks_beside_threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_and_its_parent_go_on(ds):
+def test_a_forked_child_and_its_parent_continue(ds):
     expected = [list(range(k, k + SIZE)) for k in range(0, COUNT, SIZE)]
     for mapped in (number, None):
         batches = iter(ds.loader(SIZE, threads=2, map=mapped))

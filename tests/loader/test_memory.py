@@ -206,7 +206,7 @@ def test_arrays_dropped_by_other_threads_and_collections(ds):
 @forks_beside_threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_drops_batches_and_the_parent_goes_on(ds):
+def test_a_forked_child_drops_batches_and_the_parent_continues(ds):
     expected = list(ds.batches(SIZE))
     batches = iter(ds.loader(SIZE, threads=2))
     kept = [next(batches) for _ in range(3)]

@@ -215,7 +215,7 @@ def test_steps_add_up_to_the_life_of_a_thread():
     assert min(stats.fetch, stats.collate, stats.full, stats.idle) >= 0.009
 
 
-def test_a_step_goes_on_when_it_is_entered_again():
+def test_a_step_continues_when_it_is_entered_again():
     recorder = LoaderRecorder()
     with recorder.thread() as times:
         times.enter("fetch")

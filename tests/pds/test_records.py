@@ -76,7 +76,7 @@ def test_records_that_are_written_here_come_back(fresh, digits):
         assert len(stored["metadata"]["$bytes"]) % 4 == 0  # without padding
 
 
-def test_what_the_server_refuses(fresh):
+def test_requests_that_the_server_refuses(fresh):
     for record, reason in (
         ({"rate": 0.25}, "float|0.25|value type"),
         ({"$type": "com.example.other"}, "type"),
@@ -97,7 +97,7 @@ def test_a_float_is_refused_before_it_is_sent(fresh):
         )
 
 
-def test_what_is_not_there(accounts, alice):
+def test_missing_names(accounts, alice):
     with pytest.raises(RecordNotFoundError):
         alice.get_record(f"at://{alice.did}/{NSID}.entry/nothing")
     with pytest.raises(KeyError):

@@ -67,7 +67,7 @@ def test_scripts_and_modules_that_are_run_exist(path):
 
 
 @each_workflow
-def test_jobs_write_nothing_but_what_is_listed(path):
+def test_jobs_write_listed_files_only(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():

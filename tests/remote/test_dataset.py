@@ -57,7 +57,7 @@ def server(folder):
         yield server
 
 
-def test_what_http_does_not_have_is_a_shard_that_is_not_found(server):
+def test_status_404_is_a_shard_not_found_error(server):
     for path, words in (
         ("/d/none.tar", "status 404"),
         ("/none", "neither a shard .* brace list.*status 404"),

@@ -110,7 +110,7 @@ def test_hidden_files_and_folders_are_skipped_as_locally(
     assert texts(open_dataset(hub, SOURCE + source)) == expected
 
 
-def test_hidden_tars_alone_are_no_shards(hub, tmp_path):
+def test_hidden_tars_alone_are_not_shards(hub, tmp_path):
     hub.repos[REPO] = {"._0.tar": b"", ".cache/0.tar": b""}
     with pytest.raises(fastshard.FastshardError, match="begin with a dot are skipped"):
         open_dataset(hub, f"{SOURCE}/**")

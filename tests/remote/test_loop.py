@@ -158,7 +158,7 @@ def test_time_is_up_for_a_silent_server(server):
     assert time.monotonic() - begun < PATIENCE
 
 
-def test_dropped_reads_end_and_others_go_on(server):
+def test_dropped_reads_end_and_others_continue(server):
     file = open_file(server, timeout=2 * HANG, connections=2)
     server.behave("/a.tar", "stall", times=2)
     requests = [file.request(*extent) for extent in EXTENTS]

@@ -123,7 +123,7 @@ def test_kept_samples_and_views_keep_their_bytes(server):
             assert len(view.obj) == len(view)
 
 
-def test_a_pool_fills_only_what_nothing_refers_to():
+def test_a_pool_fills_only_unreferenced_memory():
     pool = MemoryPool(1 << 20)
     memory, view = pool.take(20_000)
     view[:] = b"a" * 20_000

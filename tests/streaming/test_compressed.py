@@ -261,7 +261,7 @@ def flip(path, at):
     path.write_bytes(data)
 
 
-def test_verify_tells_what_is_damaged(folder):
+def test_verify_names_damage(folder):
     ds = fastshard.open(folder)
     ds[3 * ROWS]  # writes a raw file
     flip(folder / "shard.00000.mds.gz", 6)  # the time: it decompresses all the same

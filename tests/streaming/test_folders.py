@@ -97,7 +97,7 @@ def test_a_joined_dataset_is_one_in_all_else(mds):
         assert "{b,a}" in repr(ds)
 
 
-def test_a_state_goes_on_where_the_datasets_are_moved_to(mds, tmp_path):
+def test_a_state_continues_where_the_datasets_are_moved_to(mds, tmp_path):
     ds = fastshard.open([mds / "b", mds / "a"]).shuffle(seed=5)
     samples = iter(ds)
     before = [next(samples).decode("text")["text"] for _ in range(5)]
@@ -140,7 +140,7 @@ def test_splits_of_several_datasets(tmp_path):
         fastshard.open(tmp_path / "*/", split="val")
 
 
-def test_what_is_no_dataset_among_others_is_an_error(mds):
+def test_a_non_dataset_among_others_is_an_error(mds):
     with pytest.raises(ShardNotFoundError, match=r"nope does not exist"):
         fastshard.open([mds / "a", mds / "nope"])
     with pytest.raises(ShardNotFoundError, match=r"matches no shard"):

@@ -208,7 +208,7 @@ def test_values_of_wrong_types_and_missing_keys(shard, key, values):
         b'{"version": 2, "shards": [], "x": "\xff"}',
     ],
 )
-def test_text_that_is_no_index(text):
+def test_text_that_is_not_an_index(text):
     with pytest.raises(FormatError):
         read(text)
 

@@ -272,7 +272,7 @@ def test_a_key_that_is_not_text_names_its_column(tmp_path, mode):
 
 
 @pytest.mark.parametrize("writer", [MDSWriter, JSONWriter, CSVWriter])
-def test_a_column_of_the_keys_name_that_is_no_text_collides(tmp_path, writer):
+def test_a_column_of_the_keys_name_that_is_not_text_collides(tmp_path, writer):
     columns = {"__key__": "int", "x": "int"}
     with writer(columns=columns, out=str(tmp_path / "d")) as file:
         for i in range(3):
@@ -362,7 +362,7 @@ def test_memory_is_bounded_and_shards_are_evicted(tmp_path):
     assert ds.memory_info()["mapped"] <= 3 << 16
 
 
-def test_iterations_go_on_where_a_state_was_taken(copy_streaming):
+def test_iterations_continue_where_a_state_was_taken(copy_streaming):
     ds = fastshard.open(copy_streaming("edge/sequence_1000").root).shuffle(seed=2)
     iterator = iter(ds)
     seen = [next(iterator).key for _ in range(400)]

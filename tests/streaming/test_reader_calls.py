@@ -149,7 +149,7 @@ def test_an_empty_size_limit_is_kept():
 
 
 @pytest.mark.parametrize("given", [-1, "-1kb", "1 cake", "kb"])
-def test_a_size_limit_that_is_none(given):
+def test_a_size_limit_of_none(given):
     with pytest.raises(ValueError, match=r".+"):
         Words("data", None, None, [], 3, given)
 
@@ -299,7 +299,7 @@ def test_several_positions(mds, at):
 
 
 @pytest.mark.parametrize("at", [1.0, "1", (1,), range(2), None, b"1"], ids=repr)
-def test_what_is_no_position(reader, at):
+def test_non_positions(reader, at):
     message = re.escape("Unsupported argument type passed to __getitem__")
     with pytest.raises(ValueError, match=message):
         reader[at]

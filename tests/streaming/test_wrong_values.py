@@ -101,7 +101,7 @@ def test_readers_refuse_wrong_values(form, key, value, tmp_path):
 
 
 @pytest.mark.parametrize("shard", [None, [], "mds", {}, {"version": 2}, {1: 2}])
-def test_readers_refuse_objects_that_are_no_shards(shard, tmp_path):
+def test_readers_refuse_objects_that_are_not_shards(shard, tmp_path):
     for read in (reader_from_json, MDSReader.from_json):
         with pytest.raises(FormatError, match="shard") as caught:
             read(str(tmp_path), "train", shard)

@@ -301,7 +301,7 @@ def test_slots_are_not_built_twice():
             a: int
 
 
-def test_packable_of_what_is_no_class():
+def test_packable_rejects_non_classes():
     with pytest.raises(TypeError, match="decorates a class, got int"):
         typed.packable(3)
 
@@ -322,7 +322,7 @@ def test_bytes_given_for_an_array_are_decoded():
         assert cls(COMPACT, "a").image.dtype == np.float32
 
 
-def test_bytes_that_are_no_array_are_refused():
+def test_bytes_that_are_not_an_array_are_refused():
     with pytest.raises(ValueError, match="array"):
         Derived(b"\x03<f4", "a")
 

@@ -247,7 +247,7 @@ def test_arrays_and_views_that_there_are_not(sample):
         b"\xdf",
     ],
 )
-def test_payloads_that_are_no_map_of_fields(payload):
+def test_payloads_that_are_not_a_map_of_fields(payload):
     with pytest.raises(SchemaError) as caught:
         DictSample.from_bytes(payload)
     assert isinstance(caught.value, TypeError | ValueError)

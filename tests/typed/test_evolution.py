@@ -131,7 +131,7 @@ def test_a_missing_optional_field_is_none(read):
     assert sample == Optionals(1, None, None, None, None, None)
 
 
-def test_a_missing_field_is_an_error_that_says_what_is_there(read):
+def test_a_missing_field_is_an_error_with_the_existing_fields(read):
     with pytest.raises(SchemaError) as caught:
         read(Item, {"idx": 1, "text": "a"})
     error = caught.value
@@ -237,7 +237,7 @@ def test_another_type_is_an_error_that_names_field_types_and_byte(
             assert error.key == KEY
 
 
-def test_the_byte_order_of_an_array_is_no_difference(read):
+def test_byte_orders_of_arrays_compare_equal(read):
     class Arrays(typed.PackableSample):
         x: NDArray[np.float32]
 
@@ -265,7 +265,7 @@ def test_abstract_dtypes_take_those_below(read):
         assert caught.value.field == name
 
 
-def test_a_payload_that_is_no_map_is_a_type_error():
+def test_a_payload_that_is_not_a_map_is_a_type_error():
     for payload in (b"\x01", b"\x90", b"not valid msgpack", b"", b"\x80\x80"):
         with pytest.raises(SchemaError) as caught:
             Item.from_bytes(payload)
@@ -323,7 +323,7 @@ def test_versions_in_one_dataset(versions):
     assert everything[2].source == "unknown"
 
 
-def test_new_samples_are_not_what_the_old_class_declares(versions):
+def test_new_samples_do_not_match_the_old_class(versions):
     with pytest.raises(SchemaError) as caught:
         typed.Dataset[Version1](versions[1])[0]
     assert caught.value.field in ("caption", "score", "gone")
@@ -402,7 +402,7 @@ def test_the_schema_of_a_type_that_holds_itself():
     assert '"recursion":0' in typed.schema_of(Node)
 
 
-def test_the_order_of_a_union_is_no_part_of_the_schema():
+def test_the_order_of_a_union_is_not_part_of_the_schema():
     class One(typed.PackableSample):
         a: int | str | None
 

@@ -93,7 +93,7 @@ def test_a_fault_inside_an_array_names_field_and_byte(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
-def test_a_name_that_is_no_text_is_an_error_with_its_place(tmp_path, mode):
+def test_a_name_that_is_not_text_is_an_error_with_its_place(tmp_path, mode):
     path = shard_of(tmp_path, b"\x82\xa1a\x01\xa1\xff\x02")
     sample = typed.Dataset(path, mode=mode)[1]
     assert sample.a == 1

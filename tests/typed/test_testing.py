@@ -93,7 +93,7 @@ def test_each_kind_of_field_has_values():
     assert second.inners[2].x == 1
 
 
-def test_what_is_made_can_be_written_and_read(tmp_path):
+def test_made_samples_can_be_written_and_read(tmp_path):
     samples = typed.testing.make_samples(Every, n=5, seed=1)
     ds = typed.testing.make_dataset(tmp_path, samples)
     assert list(ds.ordered()) == samples

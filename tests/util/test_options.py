@@ -211,7 +211,7 @@ def test_every_parameter_of_a_webdataset_is_explained(tar):
     assert unknown <= {"empty_check", "verbose"}
 
 
-def test_hints_name_what_exists():
+def test_hints_name_existing_calls():
     known = set()
     for call in (
         *(fastshard.open, fastshard.convert, fastshard.mix, fastshard.ShardWriter),

@@ -63,7 +63,7 @@ def index_shards(folder):
 
 
 @pytest.mark.parametrize("write", [write_shard, write_mds, index_shards])
-def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, write):
+def test_the_next_writer_removes_leftovers_of_a_killed_one(tmp_path, write):
     folder = tmp_path / "data"
     folder.mkdir()
     run_killed(

@@ -101,7 +101,7 @@ KNOWN = {"x": NUMBERS, "label": LABELS, "tags": TAGS}
     ],
     ids=repr,
 )
-def test_what_aggregates_rule_out(where):
+def test_shards_that_aggregates_rule_out(where):
     assert is_ruled_out(where, KNOWN, 10)
 
 
@@ -127,7 +127,7 @@ def test_what_aggregates_rule_out(where):
     ],
     ids=repr,
 )
-def test_what_aggregates_do_not_rule_out(where):
+def test_shards_that_aggregates_do_not_rule_out(where):
     if "True" in repr(where):
         known = {"label": {**LABELS, "value_counts": {"True": 10}}}
         assert not is_ruled_out(where, known, 10)

@@ -41,7 +41,7 @@ def forget():
     forget_hashed()
 
 
-def test_what_was_written_is_found(cache):
+def test_written_files_are_found(cache):
     assert find_hashed(cache, WANTED) is None
 
     path = write(cache)

@@ -98,7 +98,7 @@ def test_a_blob_that_cannot_be_downloaded_is_an_error(stored, entry, capsys):
         "at://nobody.test/science.alt.dataset.entry/captions",
     ],
 )
-def test_what_is_not_there_is_an_error(stored, entry, capsys, url):
+def test_a_missing_name_is_an_error(stored, entry, capsys, url):
     status = main(["cache", "warm", url, "--cache-dir", str(stored.cache_dir)])
 
     captured = capsys.readouterr()

@@ -213,7 +213,7 @@ def test_redirects_lead_to_the_bytes_of_the_cid_or_nowhere(stored, captions):
         "bafkreicdff6beodzj23e7triejvyylcfronm2mfwfwthyfw6emy3rnkqv%00",
     ],
 )
-def test_what_is_no_cid_of_a_blob_is_refused(stored, cid):
+def test_a_non_cid_of_a_blob_is_refused(stored, cid):
     if "/" in cid:
         with pytest.raises(ValueError, match="reference"):
             typed.BlobSource([{"did": "did:plc:abc", "cid": cid}])
@@ -230,14 +230,14 @@ def test_what_is_no_cid_of_a_blob_is_refused(stored, cid):
 @pytest.mark.parametrize(
     "did", ["did:", "alice.test", "did:plc:a b", "x" * 10**6, ".."]
 )
-def test_what_is_no_did_is_refused(stored, did):
+def test_a_non_did_is_refused(stored, did):
     stored.refs[:] = [{"did": did, "cid": stored.refs[0]["cid"]}]
 
     with pytest.raises(RemoteError, match="not a DID"):
         read(stored)
 
 
-def test_a_blob_that_is_no_tar_names_its_url(stored):
+def test_a_blob_that_is_not_a_tar_names_its_url(stored):
     stored.refs[:] = [store_blob(stored.account, b"<html>" * 500)]
 
     with pytest.raises(FormatError, match=stored.refs[0]["cid"]):

@@ -49,7 +49,7 @@ def test_every_order_is_that_of_local_shards(stored, captions):
     ]
 
 
-def test_an_iteration_goes_on_from_its_state(stored, captions):
+def test_an_iteration_continues_from_its_state(stored, captions):
     ds = stored.dataset()
     items = iter(ds.shuffle(seed=1))
     first = [next(items) for _ in range(5)]
@@ -172,7 +172,7 @@ def test_references_are_of_several_forms(stored):
         7,
     ],
 )
-def test_what_is_no_reference_is_refused(ref):
+def test_a_non_reference_is_refused(ref):
     with pytest.raises(ValueError, match=r"blob|did"):
         typed.BlobSource.from_refs([ref])
 
@@ -188,7 +188,7 @@ def test_a_dataset_pickles(stored, captions):
     assert list(ds.ordered()) == captions
 
 
-def test_the_working_directory_is_no_part_of_a_dataset(stored, tmp_path, monkeypatch):
+def test_the_working_directory_is_not_part_of_a_dataset(stored, tmp_path, monkeypatch):
     ds = stored.dataset()
     shown, state, pickled = repr(ds), ds.state_dict(), pickle.dumps(ds)
     assert f"; at://{stored.refs[0]['did']}/blob/{{bafkrei" in shown
@@ -327,7 +327,7 @@ def test_checksums_of_blobs_are_compared(stored):
     assert list(found.values()) == ["ok", "ok", "mismatch"]
 
 
-def test_an_index_that_appears_while_a_shard_is_opened_is_no_error(
+def test_an_index_that_appears_while_a_shard_is_opened_is_not_an_error(
     stored, captions, monkeypatch
 ):
     list(stored.dataset().ordered())

@@ -122,7 +122,7 @@ def test_sizes_are_checked_before_the_first_upload(client, local, monkeypatch, s
         stored.server.forget()
 
 
-def test_a_shard_that_is_no_tar_is_not_uploaded(client, tmp_path, stored):
+def test_a_shard_that_is_not_a_tar_is_not_uploaded(client, tmp_path, stored):
     path = tmp_path / "page.tar"
     path.write_text("<html>" * 1000)
 

@@ -297,7 +297,7 @@ def test_records_are_read_where_an_appview_fails(pds, answer, monkeypatch):
     assert found == ENTRY + "x"
 
 
-def test_an_appview_that_has_not_indexed_a_label_is_no_warning(pds, recwarn):
+def test_an_appview_that_has_not_indexed_a_label_is_not_a_warning(pds, recwarn):
     missing = Reply({"error": "RecordNotFound", "message": "no label"}, 400)
     client = with_appview(pds, {"resolveLabel": missing})
     assert typed.LabelLoader(client).resolve("alice.test", "label 7") == ENTRY + "x"

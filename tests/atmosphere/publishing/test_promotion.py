@@ -101,7 +101,7 @@ def test_checksums_of_blobs_are_those_of_the_bytes(index, digits, client):
     assert set(typed.verify_checksums(entry).values()) == {"skipped"}
 
 
-def test_checksums_are_compared_with_what_a_server_has(
+def test_checksums_are_compared_with_remote_bytes(
     index, digits, fake_pds, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("FASTSHARD_CACHE", str(tmp_path))
@@ -120,7 +120,7 @@ def test_checksums_are_compared_with_what_a_server_has(
 
 
 @pytest.mark.parametrize("kind", ["blob", "schema", "entry", "label"])
-def test_a_failure_midway_leaves_no_label_and_says_what_was_made(
+def test_a_failure_midway_leaves_no_label_and_lists_new_records(
     index, digits, fake_pds, records, kind
 ):
     refuse(fake_pds, kind, 1)
@@ -150,7 +150,7 @@ def test_a_failure_midway_leaves_no_label_and_says_what_was_made(
     assert index.get_dataset("@alice.test/digits") == entry
 
 
-def test_what_was_published_is_not_published_again(index, digits, fake_pds, records):
+def test_published_schemas_are_not_published_again(index, digits, fake_pds, records):
     given = {"name": "digits", "metadata": {"rate": 0.5, "a": (1,)}, "tags": ["a"]}
     first = index.write_samples(digits, **given)
     fake_pds.forget()
@@ -314,9 +314,7 @@ def test_content_metadata_are_published_with_their_schema(
         index.insert_dataset(ds, name="b")
 
 
-def test_what_only_the_caller_can_read_is_not_published(
-    index, digit_type, fake_pds, digits, tmp_path
-):
+def test_private_urls_are_not_published(index, digit_type, fake_pds, digits, tmp_path):
     source = typed.S3Source(
         "bucket", ["a.tar"], endpoint="http://minio", access_key="a", secret_key="b"
     )
@@ -422,7 +420,7 @@ def test_entries_that_cannot_be_promoted(local, client, digit_type, fake_pds):
     assert fake_pds.count() == 0
 
 
-def test_blobs_of_another_account_are_no_part_of_a_record(client, fake_pds, digits):
+def test_blobs_of_another_account_are_not_part_of_a_record(client, fake_pds, digits):
     fake_pds.create_account("bob.test")
     bob = typed.Atmosphere.login(
         "bob.test", "password", base_url=fake_pds.url, plc_url=fake_pds.plc.url
@@ -536,7 +534,7 @@ def test_places_of_shards_are_urls_of_servers(client, index, shards, tmp_path):
         ("bucket", "A"),
     ],
 )
-def test_buckets_and_regions_of_records_are_no_parts_of_hosts(
+def test_buckets_and_regions_of_records_are_not_parts_of_hosts(
     client, index, field, value
 ):
     storage = {

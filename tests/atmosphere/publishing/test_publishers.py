@@ -184,7 +184,7 @@ def test_a_dataset_at_urls(client, records):
     assert loader.get_urls(uri) == URLS
 
 
-def test_what_is_not_given_is_left_out(client, records):
+def test_omitted_options_are_left_out(client, records):
     typed.DatasetPublisher(client).publish_with_urls(URLS[:1], SCHEMA, name="a")
     (entry,) = records("entry")
     none = {"algorithm": "none", "digest": ""}
@@ -255,7 +255,7 @@ def test_a_blob_that_is_too_large_is_refused_before_the_first_is_sent(
         "",
     ],
 )
-def test_what_others_cannot_read_or_must_not_see_is_refused(client, fake_pds, url):
+def test_private_and_secret_urls_are_refused(client, fake_pds, url):
     publisher = typed.DatasetPublisher(client)
     with pytest.raises(ValueError, match="URL") as caught:
         publisher.publish_with_urls([url], SCHEMA, name="a")

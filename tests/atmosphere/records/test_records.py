@@ -219,7 +219,7 @@ def changed(record, path, value=...):
 
 
 @KINDS
-def test_what_is_read_is_written_again(kind):
+def test_read_payloads_are_written_again(kind):
     cls, record = GOOD[kind]
 
     read = cls.from_record(record)
@@ -298,7 +298,7 @@ def test_a_value_of_another_type_is_named_or_kept(kind):
 
 @pytest.mark.parametrize("value", [None, [], "x", 5, b""])
 @KINDS
-def test_what_is_no_object_is_no_record(kind, value):
+def test_a_non_object_is_not_a_record(kind, value):
     with pytest.raises(RecordError, match="expected an object"):
         GOOD[kind][0].from_record(value)
 
@@ -443,7 +443,7 @@ def test_a_sha256_of_64_digits_is_published_and_others_are_read(digest):
         check_record(read)
 
 
-def test_a_checksum_that_is_no_digest_is_a_mismatch(tmp_path):
+def test_a_checksum_that_is_not_a_digest_is_a_mismatch(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(bytes(1024))
     checksum = atmosphere.ShardChecksum("sha256", "sha256:no digest")
@@ -502,7 +502,7 @@ def test_times_keep_their_text(text, moment):
         "2026-11-22T06:08:44Z" + " " * 100,
     ],
 )
-def test_what_is_no_time_is_refused(text):
+def test_a_non_time_is_refused(text):
     with pytest.raises(RecordError) as caught:
         atmosphere.LabelRecord.from_record(
             changed(GOOD["label"][1], ("createdAt",), text)
@@ -669,7 +669,7 @@ def test_metadata_that_are_nested_deep_are_refused():
         None,
     ],
 )
-def test_bytes_that_are_no_metadata_are_refused(text):
+def test_bytes_that_are_not_metadata_are_refused(text):
     pytest.importorskip("msgspec")
     record = changed(entry_record(HTTP), ("metadata",), {"$bytes": text})
     with pytest.raises(RecordError) as caught:
@@ -686,7 +686,7 @@ def nested(depth):
 
 @pytest.mark.parametrize("depth", [65, 500, 5000])
 @pytest.mark.parametrize("name", ["contentMetadata", "metadata", "size"])
-def test_what_is_nested_deep_is_refused(name, depth):
+def test_deep_nesting_is_refused(name, depth):
     cls, record = GOOD["http"]
     with pytest.raises(RecordError, match="nested deeper") as caught:
         cls.from_record({**record, name: nested(depth)})

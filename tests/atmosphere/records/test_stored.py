@@ -51,7 +51,7 @@ def test_pages_of_records_are_written_again(index_data, handle, collection):
     assert text.encode() == data
 
 
-def test_metadata_are_what_the_caller_gave(index_data):
+def test_metadata_are_stored_unchanged(index_data):
     metadata = {
         record["uri"]: CLASSES[record["value"]["$type"]]
         .from_record(record["value"])

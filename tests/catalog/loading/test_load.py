@@ -142,7 +142,7 @@ def test_options_are_those_of_datasets(folder):
         typed.load_dataset(folder, Text, streamin=True)
 
 
-def test_what_is_not_there_is_an_error(tmp_path):
+def test_a_missing_name_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         typed.load_dataset(tmp_path / "none.tar", Text, split="train")
     with pytest.raises(FileNotFoundError):
@@ -272,6 +272,6 @@ def test_other_indexed_paths_are_an_error(path):
         typed.load_dataset(path, index=Index([]))
 
 
-def test_a_type_that_is_no_class_is_refused(folder):
+def test_a_type_that_is_not_a_class_is_refused(folder):
     with pytest.raises(TypeError, match="sample_type must be a class"):
         typed.load_dataset(folder, "Item")

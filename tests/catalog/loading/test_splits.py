@@ -134,7 +134,7 @@ def test_absolute_files_and_urls_are_not_joined(folder):
         ("", None),
     ],
 )
-def test_what_is_not_there_is_an_error_at_once(folder, path, data_files):
+def test_a_missing_name_is_an_error_at_once(folder, path, data_files):
     with pytest.raises(FileNotFoundError):
         list_splits(path, data_files, {})
 

@@ -24,7 +24,7 @@ def theirs(kind, options):
     provider.close()
 
 
-def test_atdata_reads_what_is_written_here(provider, theirs):
+def test_atdata_reads_our_payloads(provider, theirs):
     provider.store_entry(ENTRY)
     provider.store_label("plain", ENTRY.cid, "1.0.0", "words")
     provider.store_label("best", ENTRY.cid)
@@ -52,7 +52,7 @@ def test_atdata_reads_what_is_written_here(provider, theirs):
     )
 
 
-def test_what_atdata_writes_is_read_here(provider, theirs):
+def test_payloads_of_atdata_are_read(provider, theirs):
     from atdata.local import LocalDatasetEntry
 
     entry = LocalDatasetEntry(

@@ -86,7 +86,7 @@ def test_of_two_entries_of_a_name_the_last_one_written_is_found(provider):
     assert provider.get_entry_by_name("plain") == second
 
 
-def test_what_is_not_there_is_a_key_error(provider):
+def test_a_missing_name_is_a_key_error(provider):
     with pytest.raises(KeyError, match="none"):
         provider.get_entry_by_cid("none")
     with pytest.raises(KeyError, match="none"):
@@ -165,7 +165,7 @@ def test_text_that_not_every_store_has_is_refused(provider, bad):
         provider.remove_label("n", bad)
 
 
-def test_what_is_no_text_is_a_type_error(provider):
+def test_a_non_text_is_a_type_error(provider):
     for call in (
         provider.get_entry_by_cid,
         provider.get_entry_by_name,
@@ -307,7 +307,7 @@ def test_lenses_are_found_by_their_schemas(provider):
     assert found("C") == []
 
 
-def test_another_connection_sees_what_was_written(provider, connect):
+def test_another_connection_sees_writes(provider, connect):
     entry = make_entry()
     provider.store_entry(entry)
     assert connect().get_entry_by_name("plain") == entry

@@ -84,7 +84,7 @@ def store_as_atdata(client, entry, *labels):
         client.hset(f"Label:{entry.name}@{version}", mapping=fields)
 
 
-def test_what_atdata_writes_meanwhile_is_seen(provider, client):
+def test_rows_that_atdata_writes_meanwhile_are_seen(provider, client):
     first, second = (DatasetEntry("d", "ref", [f"{i}.tar"]) for i in range(2))
     provider.store_entry(first)
     provider.store_label("d", first.cid, "1.0.0")
@@ -103,7 +103,7 @@ def test_what_atdata_writes_meanwhile_is_seen(provider, client):
 
 
 @pytest.mark.parametrize("remove", ["remove_label", "remove_entry"])
-def test_what_atdata_writes_before_a_removal_is_seen(provider, client, remove):
+def test_rows_of_atdata_before_a_removal_are_seen(provider, client, remove):
     first, second = (DatasetEntry("d", "ref", [f"{i}.tar"]) for i in range(2))
     gone = DatasetEntry("gone", "ref", ["gone.tar"])
     provider.store_entry(gone)
@@ -266,7 +266,7 @@ def test_keys_of_ours_of_other_types_are_named(provider, client, key):
         call("plain")
 
 
-def test_what_our_keys_say_is_checked(provider, client):
+def test_values_of_our_keys_are_checked(provider, client):
     provider.store_entry(ENTRY)
     provider.store_label("plain", ENTRY.cid, "1.0.0")
     other = DatasetEntry("other", "ref", ["b.tar"])
@@ -301,7 +301,7 @@ def test_an_older_name_of_a_schema_is_that_of_its_class(provider, client):
     assert provider.get_schema_json("module.Old", "0.9.0") == "{}"
 
 
-def test_replies_of_an_interrupted_call_are_no_answers(provider, monkeypatch):
+def test_replies_of_an_interrupted_call_are_not_answers(provider, monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 

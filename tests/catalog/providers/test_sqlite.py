@@ -148,7 +148,7 @@ def test_the_log_of_a_file_that_cannot_be_written_is_read(open_folder, index_dat
     assert {file: file.read_bytes() for file in open_folder.iterdir()} == before
 
 
-def test_what_the_owner_writes_is_seen_by_one_who_may_only_read(open_folder):
+def test_a_read_only_user_sees_writes_of_the_owner(open_folder):
     path = open_folder / "index.db"
     store(path)
     other = DatasetEntry("other", "ref", ["b.tar"])
@@ -370,7 +370,7 @@ def test_deep_and_large_values_are_refused(path):
         "CREATE VIRTUAL TABLE {} USING fts4(name)",
     ],
 )
-def test_what_is_no_table_is_refused(path, sql):
+def test_a_non_table_is_refused(path, sql):
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         try:
             other.execute(sql.format("Labels"))
@@ -403,7 +403,7 @@ def test_a_query_ends_in_time(path):
         assert time.monotonic() - began < HANG
 
 
-def test_what_is_no_database_is_refused(tmp_path):
+def test_a_non_database_is_refused(tmp_path):
     fifo, folder, text = tmp_path / "fifo", tmp_path / "folder", tmp_path / "text"
     os.mkfifo(fifo)
     folder.mkdir()
@@ -493,7 +493,7 @@ for i in range(10**6):
 """
 
 
-def test_what_was_acknowledged_outlives_a_killed_writer(path, tmp_path):
+def test_acknowledged_writes_outlive_a_killed_writer(path, tmp_path):
     script = tmp_path / "write.py"
     script.write_text(WRITE)
     with start(script, path) as process:

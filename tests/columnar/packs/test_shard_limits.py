@@ -118,7 +118,7 @@ def test_compaction_keeps_larger_shards(root):
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_writer_goes_on_with_the_limits_after_its_compaction(root):
+def test_a_writer_continues_with_the_limits_after_its_compaction(root):
     with ShardedDatasetWriter(root, pack=True) as writer:
         writer.add_field("a")
         for i in range(30):

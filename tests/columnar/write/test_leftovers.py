@@ -91,7 +91,7 @@ def test_the_next_writer_removes_leftovers(root, how):
     assert len(fastshard.open(str(root / "a_shards" / "shard_*.tar"))) == len(ids) + 9
 
 
-def test_files_of_an_open_writer_are_no_leftovers(tmp_path):
+def test_files_of_an_open_writer_are_not_leftovers(tmp_path):
     root = tmp_path / "data"
     with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
         writer.add_field("a")

@@ -233,7 +233,7 @@ def saved(array):
     return file.getvalue()
 
 
-def test_what_numpy_writes_is_read_without_evaluation(make_tar, monkeypatch):
+def test_headers_of_numpy_are_read_without_evaluation(make_tar, monkeypatch):
     rng = random.Random(3)
     kinds = ["<f4", ">i2", "|u1", "|b1", "<c16", "|S9", "<U2", "|V3", "<M8[ns]", "m8"]
     arrays = [

@@ -150,7 +150,7 @@ def test_empty_memory(data):
     assert (source.nbytes, source.read(0, 0), source.live_views) == (0, b"", 0)
 
 
-def test_what_is_not_memory_is_refused():
+def test_objects_without_a_buffer_are_refused():
     for data in (None, "text", 7):
         with pytest.raises(TypeError):
             MemorySource(data, "x")

@@ -26,7 +26,7 @@ def test_headers_are_those_that_tarfile_reads(name, size, mode, mtime, mark):
     assert block[257:265] == b"ustar\x0000"
 
 
-def test_what_does_not_fit_a_header_is_refused():
+def test_values_too_large_for_a_header_are_refused():
     template = bytes(148) + b" " * 8 + bytes(356)
     fill_header(template, b"n" * 100, 8**11 - 1)
     for wrong in (

@@ -83,7 +83,9 @@ def test_prefixes(opened, fields, name):
         (b"\xff", "unknown", 3),
     ],
 )
-def test_entries_that_are_no_files_are_skipped_and_counted(opened, kind, label, stored):
+def test_entries_that_are_not_files_are_skipped_and_counted(
+    opened, kind, label, stored
+):
     shard = opened(
         header(b"a"),
         padded(b"abc"),

@@ -130,7 +130,7 @@ def test_int_text_is_read_as_by_int(text):
 
 
 @pytest.mark.parametrize("text", ["", "-", "1-", "0x10", "1.0", "--1", "9" * 5000])
-def test_text_that_is_no_int_is_refused(text):
+def test_text_that_is_not_an_int_is_refused(text):
     with pytest.raises(FormatError, match="str_int"):
         decode_one("str_int", None, text.encode())
 
@@ -157,7 +157,7 @@ def test_float_text_is_read_as_by_float(text):
 
 
 @pytest.mark.parametrize("text", ["", "-", "e5", "1e", "1.5.5", "1\0"])
-def test_text_that_is_no_float_is_refused(text):
+def test_text_that_is_not_a_float_is_refused(text):
     with pytest.raises(FormatError, match="str_float"):
         decode_one("str_float", None, text.encode())
 
@@ -291,7 +291,7 @@ def test_a_config_that_disagrees_with_the_plan_is_refused(key, value):
 
 
 @pytest.mark.parametrize("config", [b"{", b"\xff", b"[]", b"[" * 100_000])
-def test_a_config_that_is_no_json_object_is_refused(config):
+def test_a_config_that_is_not_a_json_object_is_refused(config):
     plan = plan_of({"x": ("str", None)})
 
     with pytest.raises(FormatError, match="the config"):

@@ -98,7 +98,7 @@ def test_a_json_row_is_an_object(text):
         decode_json(text.encode())
 
 
-def test_json_that_is_no_text_is_refused_at_its_byte():
+def test_json_that_is_not_text_is_refused_at_its_byte():
     rows, lines = json_rows([b'{"a": 1}', b'{"a": "\xff"}'])
 
     with pytest.raises(FormatError, match="invalid UTF-8") as caught:
@@ -216,7 +216,7 @@ def test_a_lenient_reader_drops_values_without_a_column():
     ("text", "column", "at"),
     [("x,y,1", "a", 0), ("1,\xff,1", "b", 2), ("1,y,1.x", "c", 4), (",y,1", "a", 0)],
 )
-def test_a_value_that_is_none_of_its_type_is_refused(text, column, at):
+def test_a_value_of_a_wrong_type_is_refused(text, column, at):
     rows, lines = xsv_rows([b"0,0,0", text.encode("latin-1")], COLUMNS)
 
     with pytest.raises(FormatError) as caught:

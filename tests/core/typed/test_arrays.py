@@ -205,5 +205,5 @@ def test_every_cut_and_every_flip_is_refused_or_read(encode):
         b"\x03<f4\x00",
     ],
 )
-def test_other_bytes_are_no_array(data):
+def test_other_bytes_are_not_an_array(data):
     assert not is_array(data)

@@ -182,7 +182,7 @@ def test_other_samples_are_refused(shards):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("copy", [False, True])
-def test_field_maps_decode_what_is_asked_for(shards, options, copy):
+def test_field_maps_decode_requested_fields(shards, options, copy):
     with fastshard.open(shards, packed=True, **options) as ds:
         maps = ds.map(pickle.loads(pickle.dumps(MapDecoder(FieldMap, copy))))
         for _ in range(3):

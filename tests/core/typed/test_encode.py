@@ -232,7 +232,7 @@ def test_dataclasses_in_fields_are_maps_and_may_have_arrays():
     ids=lambda value: None,  # the repr of an object differs among processes
 )
 @pytest.mark.parametrize("array_format", ["npy", "compact"])
-def test_what_cannot_be_stored_is_named(value, error, message, array_format):
+def test_values_that_cannot_be_stored_are_named(value, error, message, array_format):
     with pytest.raises(error, match=message) as caught:
         pack({"good": 1, "bad": value}, array_format=array_format)
     assert str(caught.value).startswith("field 'bad': ")

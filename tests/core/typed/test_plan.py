@@ -401,7 +401,7 @@ PAYLOADS = [b"", b"\x90", b"\x80\x00", b"\x81\x01\x02", b"\xdf\xff\xff\xff\xff"]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_what_is_no_map_of_fields_is_refused(payload):
+def test_a_non_map_of_fields_is_refused(payload):
     with pytest.raises(FormatError) as caught:
         plan_of(Plan("x", "int", optional=True)).from_buffer(payload)
     assert caught.value.path == "<bytes>"

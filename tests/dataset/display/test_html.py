@@ -227,7 +227,7 @@ def test_columnar_samples_show_arrays(tmp_path):
         assert "jpg (array)" in text_of(ds._repr_html_())
 
 
-def test_a_dataset_shows_what_its_repr_does(tmp_path):
+def test_a_notebook_shows_the_repr(tmp_path):
     ds = fastshard.open(write_numbers(tmp_path / "n", 25))
     text = text_of(ds.shuffle(3).decode()._repr_html_())
     for part in (

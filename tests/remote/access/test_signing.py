@@ -150,7 +150,7 @@ def test_a_refusal_whose_body_does_not_come_is_an_error_soon(server):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("given", ["", f"?sig={SECRET}9"])
-def test_reading_goes_on_under_fresh_urls(server, files, given):
+def test_reading_continues_under_fresh_urls(server, files, given):
     calls = []
     urls = [server.at(f"/{k}.tar") + given for k in range(2)]
     ds = fastshard.open(urls, sign=partial(sign, server=server, calls=calls))
@@ -261,14 +261,14 @@ def test_a_missing_object_is_not_signed_again(server):
     assert calls == [url]
 
 
-def test_options_that_are_no_functions_are_refused(server):
+def test_options_that_are_not_functions_are_refused(server):
     with pytest.raises(TypeError, match="sign must be a callable"):
         fastshard.open(server.at("/0.tar"), sign="https://host/0.tar?sig=1")
     with pytest.raises(FastshardError, match="sign= is for http and https URLs"):
         fastshard.open("s3://bucket/0.tar", sign=str)
 
 
-def test_a_state_and_the_cache_go_on_under_other_signatures(server, tmp_path):
+def test_a_state_and_the_cache_continue_under_other_signatures(server, tmp_path):
     urls = [server.at(f"/{k}.tar") for k in range(2)]
     ds = fastshard.open(
         urls, cache_dir=tmp_path, sign=partial(sign, server=server)

@@ -364,7 +364,7 @@ def test_convert_reads_through_the_cache(nas, cache, tmp_path):
     assert all(one.whole for one in list_objects(cache))
 
 
-def test_a_directory_is_no_file(tmp_path, cache):
+def test_a_directory_is_not_a_file(tmp_path, cache):
     with pytest.raises((RemoteError, OSError), match="regular"):
         fastshard.open_shard(tmp_path, cache_dir=cache)
 

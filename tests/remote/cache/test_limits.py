@@ -306,7 +306,7 @@ def test_a_read_only_folder_is_read(folder, entry, read_only):
     assert cache.latest_info(URL) == INFO
 
 
-def test_a_folder_that_cannot_be_created_is_no_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_not_an_error(tmp_path):
     (tmp_path / "file").write_text("no folder")
     cache = RangeCache(tmp_path / "file" / "cache", limit="1MB")
     with pytest.warns(UserWarning, match="caching in .* has stopped"):

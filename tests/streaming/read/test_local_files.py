@@ -151,7 +151,7 @@ def test_the_listing_decides(tmp_path):
     assert shard.names == shard.here
 
 
-def test_a_file_that_another_process_has_removed_is_no_error(tmp_path):
+def test_a_file_that_another_process_has_removed_is_not_an_error(tmp_path):
     shard = Shard(tmp_path, 2, {"shard", "shard.meta"}, {"shard.gz", "shard.meta.gz"})
     listing = shard.listing
     os.unlink(tmp_path / "shard.gz")

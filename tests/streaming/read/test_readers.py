@@ -260,7 +260,7 @@ def test_a_copy_reads_the_same(name, again, streaming_data):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_reads_what_its_parent_opened(reader):
+def test_a_child_reads_shards_of_its_parent(reader):
     reader[0]
     child = os.fork()
     if child == 0:

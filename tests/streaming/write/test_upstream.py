@@ -212,7 +212,7 @@ def test_errors(tmp_path, cls, columns, sample):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed file")  # of upstream
-def test_upstream_reads_what_is_stored_right(tmp_path):
+def test_upstream_reads_valid_shards(tmp_path):
     array = np.arange(6, dtype=">u4").reshape(2, 3)
     with ours.MDSWriter(out=str(tmp_path), columns={"a": "ndarray"}) as writer:
         writer.write({"a": array})

@@ -202,7 +202,7 @@ def test_missing_columns_and_wrong_types(make, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a||b", "a\nb"])
-def test_values_that_contain_what_separates_them(tmp_path, text):
+def test_values_that_contain_separators(tmp_path, text):
     with make_xsv(out=tmp_path / "out") as writer:
         with pytest.raises(AssertionError, match="'id'"):
             writer.write({"id": text, "sample": 1})
@@ -218,7 +218,7 @@ def test_a_value_of_another_size_than_its_column(tmp_path):
             MDSWriter(columns={"a": "uint8"}, out=tmp_path / "o").write({"a": [1, 2]})
 
 
-def test_mappings_that_are_no_dict(tmp_path):
+def test_mappings_other_than_dict(tmp_path):
     class Sample:
         def __getitem__(self, name):
             return {"id": "x", "sample": 5}[name]

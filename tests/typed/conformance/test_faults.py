@@ -223,7 +223,7 @@ def test_a_schema_claims_no_dtype_that_the_class_does_not():
 # 12: a key that is no str can be written and not be read
 
 
-def test_keys_that_are_no_text_are_refused_when_written(tmp_path):
+def test_keys_that_are_not_text_are_refused_when_written(tmp_path):
     @typed.packable
     class Meta:
         name: str

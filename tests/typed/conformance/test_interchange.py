@@ -104,7 +104,7 @@ def test_payloads_are_plain_msgpack(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_webdataset_reads_what_is_written(tmp_path):
+def test_webdataset_reads_written_shards(tmp_path):
     webdataset = pytest.importorskip("webdataset")
     samples = [Vec(idx=i, x=np.full(2, i, "f4"), label=str(i)) for i in range(5)]
     typed.write_samples(samples, tmp_path / "a.tar")
@@ -117,7 +117,7 @@ def test_webdataset_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(read.x, sample.x)
 
 
-def test_what_webdataset_writes_is_read(tmp_path):
+def test_shards_of_webdataset_are_read(tmp_path):
     webdataset = pytest.importorskip("webdataset")
     samples = [Vec(idx=i, x=np.full(2, i, "f4"), label=str(i)) for i in range(5)]
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
@@ -140,7 +140,7 @@ def upstreams(atdata, cls):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("array_format", FORMATS)
 @pytest.mark.parametrize("name", [n for n in SHARDS if n != "opt.tar"])
-def test_atdata_reads_what_is_written(atdata, typed_data, tmp_path, name, array_format):
+def test_atdata_reads_our_rows(atdata, typed_data, tmp_path, name, array_format):
     cls = type_of(name)
     ds = typed.Dataset(typed_data.root / name, cls)
     typed.write_samples(list(ds), tmp_path / "a.tar", array_format=array_format)
@@ -152,7 +152,7 @@ def test_atdata_reads_what_is_written(atdata, typed_data, tmp_path, name, array_
         assert {f: described(value) for f, value in values.items()} == known.fields
 
 
-def test_what_atdata_writes_is_read(atdata, tmp_path):
+def test_rows_of_atdata_are_read(atdata, tmp_path):
     theirs = upstreams(atdata, Basic)
     array = np.arange(6, dtype="f4").reshape(2, 3)
     values = {"name": "é", "value": -(2**63), "score": 1.5, "ok": True, "raw": b"\0"}

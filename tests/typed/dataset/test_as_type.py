@@ -156,6 +156,6 @@ def test_a_mapped_type_without_lens_is_an_error(photos):
 
 
 @pytest.mark.parametrize("other", [None, "Caption", Photo | None], ids=repr)
-def test_what_is_no_class_is_no_view(photos, other):
+def test_as_type_rejects_non_classes(photos, other):
     with pytest.raises(TypeError, match="as_type needs a class"):
         photos.as_type(other)

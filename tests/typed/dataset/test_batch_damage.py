@@ -65,7 +65,7 @@ def damage(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("encode", [npy, compact])
-def test_a_damaged_field_is_an_error_or_what_the_sample_has(
+def test_a_damaged_field_is_an_error_or_the_stored_value(
     tmp_path: Path, encode: object
 ) -> None:
     rng = random.Random(7)

@@ -200,7 +200,7 @@ def test_ordered_begins_anew_for_each_loop(photos):
     assert numbers(samples) == numbers(samples) == list(range(30))
 
 
-def test_ordered_goes_on_after_next(photos):
+def test_ordered_continues_after_next(photos):
     samples = photos.ordered()
     assert next(samples).number == 0
     assert samples.position == 1
@@ -316,7 +316,7 @@ def test_metadata_are_a_msgpack_map(source, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x91\x01", b"\x81\xa1a", b"\x81\x01\x02"])
-def test_metadata_that_are_no_map_are_refused(source, tmp_path, data):
+def test_metadata_that_are_not_a_map_are_refused(source, tmp_path, data):
     path = tmp_path / "metadata.msgpack"
     path.write_bytes(data)
     with pytest.raises(FormatError, match=str(path)):
@@ -335,7 +335,7 @@ def test_repr_names_type_order_and_stages(photos):
     assert "shuffled seed 7 epoch 0; filter is_odd; [:4]; map label_of" in text
 
 
-def test_repr_does_not_depend_on_what_was_read(photos):
+def test_repr_does_not_depend_on_reads(photos):
     dataset = photos.filter(is_odd)
     before = repr(dataset)
     assert len(dataset) == 15
@@ -349,7 +349,7 @@ def test_a_dataset_is_a_context_manager(photos):
         dataset[0]
 
 
-def test_a_sample_that_is_none_of_its_type_is_named(tmp_path):
+def test_a_sample_of_another_type_is_named(tmp_path):
     path = tmp_path / "wrong.tar"
     write_shard(path, [row(0), {"number": 1, "label": "b"}, row(2)])
     dataset = typed.Dataset[Photo](str(path))

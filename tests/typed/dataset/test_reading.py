@@ -147,7 +147,7 @@ def test_an_open_dataset_of_fields_is_a_source(source):
 
 
 @pytest.mark.parametrize("source", [5, object(), None], ids=["5", "object", "none"])
-def test_what_is_no_source_is_refused(source):
+def test_a_non_source_is_refused(source):
     with pytest.raises(TypeError, match="source"):
         typed.Dataset(source, Photo)
 
@@ -170,7 +170,7 @@ def test_samples_of_other_readers_are_wrapped(source):
     assert batch.image.shape == (3, 2, 3)
 
 
-def test_what_cannot_be_wrapped_is_refused(source):
+def test_objects_that_cannot_be_wrapped_are_refused(source):
     dataset = typed.Dataset[Photo](source)
     for call in (dataset.wrap, dataset.wrap_batch):
         with pytest.raises(ValueError, match="missing 'msgpack' key: it has jpg"):

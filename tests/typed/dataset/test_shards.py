@@ -168,7 +168,7 @@ def test_a_checkpoint_of_names_in_lines_is_read(photos, tmp_path):
 @pytest.mark.parametrize(
     "data", [b"", b"[1]", b"{", b"\xff", b"other.tar\n", b"[" * 100_000, b"1" * 9_999]
 )
-def test_a_file_that_is_no_checkpoint_is_refused(photos, tmp_path, data):
+def test_a_file_that_is_not_a_checkpoint_is_refused(photos, tmp_path, data):
     path = tmp_path / "progress.json"
     path.write_bytes(data)
     with pytest.raises(FormatError, match="checkpoint cannot be read"):

@@ -60,14 +60,14 @@ def test_a_filter_selects_for_every_read(photos, read):
     assert sorted(numbers(found)) == ODD
 
 
-def test_a_filter_sees_what_the_function_before_it_made(photos, read):
+def test_a_filter_sees_the_mapped_sample(photos, read):
     mapped = photos.map(label_of).filter(lambda label: label.endswith("7"))
     if read is READS["pickle"]:
         assert mapped[0] == "photo 7"  # evaluated, so that the lambda is not pickled
     assert sorted(read(mapped)) == ["photo 17", "photo 27", "photo 7"]
 
 
-def test_a_function_after_a_filter_sees_what_passed(photos, read):
+def test_a_function_after_a_filter_sees_selected_samples(photos, read):
     seen = read(photos.filter(is_odd).map(label_of))
     assert sorted(seen) == sorted(f"photo {i}" for i in ODD)
 
@@ -79,7 +79,7 @@ def test_a_filter_of_a_shuffled_dataset_keeps_its_order(photos):
     assert kept[2].number == numbers(kept)[2]
 
 
-def test_what_comes_after_a_filter_counts_the_selected(photos):
+def test_stages_after_a_filter_count_selected_samples(photos):
     odd = photos.filter(is_odd)
     assert len(odd) == 15
     assert odd[7].number == 15
@@ -225,7 +225,7 @@ def test_a_dataset_without_selected_samples(photos):
     assert none.to_dict() == {}
 
 
-def test_the_type_of_mapped_samples_is_what_the_function_returns(photos):
+def test_mapped_samples_have_the_return_type_of_the_function(photos):
     assert photos.map(label_of).sample_type is str
     assert photos.map(lambda photo: photo).sample_type is object
     with pytest.raises(TypeError, match="map needs a function, got str"):

@@ -50,7 +50,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("before", SAMPLES, ids=str)
-def test_what_is_compatible_is_read(before):
+def test_compatible_types_are_read(before):
     payload = made(x=before)(x=SAMPLES[before]).packed
     for after in SAMPLES:
         found = diff(describe(made(x=before)), describe(made(x=after)))
@@ -70,7 +70,7 @@ def test_what_is_compatible_is_read(before):
     ],
     ids=str,
 )
-def test_what_is_not_compatible_is_refused(before, after):
+def test_incompatible_types_are_refused(before, after):
     payload = made(x=before)(x=SAMPLES[before]).packed
     ((_, is_compatible),) = changes({"x": before}, {"x": after})
     assert not is_compatible

@@ -418,7 +418,7 @@ def test_the_identity_copies_all_fields():
     )
 
 
-def test_fields_that_the_type_between_fills_are_no_copies():
+def test_fields_that_the_type_between_fills_are_not_copies():
     class Last(typed.PackableSample):
         extra: float
 

@@ -93,7 +93,7 @@ def test_formats_are_kinds(name):
 @pytest.mark.parametrize(
     "annotation", [Any, None, int | str, Literal["a", 1], Mixed, Inner, Inner | None]
 )
-def test_what_has_no_description_is_named(annotation):
+def test_objects_without_a_description_are_named(annotation):
     with pytest.raises(TypeError, match=r"Made\.x: "):
         value_of(annotation)
 

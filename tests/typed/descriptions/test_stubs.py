@@ -114,7 +114,7 @@ def test_owners_have_folders(folder):
 
 
 @pytest.mark.parametrize("version", ["../../x", "1.0.0-rc.1+b", "", "/etc", "a" * 500])
-def test_versions_are_no_paths(folder, version):
+def test_versions_are_not_paths(folder, version):
     path = folder.write(ITEM._replace(version=version), REF)
     assert path.parent == folder.path / "local"
     assert re.fullmatch(r"Item_\w*\.py", path.name)
@@ -162,7 +162,7 @@ def test_a_stub_imports_the_names_of_its_hints(folder, kind):
 HOSTILE = '"""\nimport os; os.abort()\n\'\'\' \\" \\N{DASH} \x00 \u2028 \ud800 #'
 
 
-def test_descriptions_and_references_are_no_code(folder):
+def test_descriptions_and_references_are_not_code(folder):
     found = ITEM._replace(description=HOSTILE)
     path = folder.write(found, REF + HOSTILE)
     code = f"import {folder.import_path(found, REF)} as m; print(ascii(m.Item.__doc__))"
@@ -174,7 +174,7 @@ def test_descriptions_and_references_are_no_code(folder):
         assert r"\x00 \u2028 ? #'" in text
 
 
-def test_clear_removes_what_was_written(folder):
+def test_clear_removes_written_files(folder):
     folder.write(ITEM, REF)
     folder.write(ITEM, "@alice.test/Item@1.2.0")
     folder.write(ITEM._replace(version="2.0.0"), REF)

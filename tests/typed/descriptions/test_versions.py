@@ -58,7 +58,7 @@ def test_builds_have_no_order():
         "1" * 10_000 + ".0.0",
     ],
 )
-def test_what_is_no_version_is_refused(text):
+def test_a_non_version_is_refused(text):
     with pytest.raises(
         ValueError, match=r"no semantic version|begins with 0"
     ) as caught:
@@ -72,14 +72,14 @@ def test_latest_is_by_version_and_not_by_text():
     assert latest_version(["1.0.0", "newest"]) is None
 
 
-def test_next_version_passes_over_what_is_none():
+def test_next_version_skips_invalid_versions():
     assert next_patch(["final", ""]) == next_patch([]) == "1.0.0"
     assert next_patch(["1.9.9", "1.10.3", "draft"]) == "1.10.4"
     assert next_patch(["2.0.0-rc.1"]) == "2.0.1"
 
 
 @pytest.mark.parametrize("value", [None, 1, 1.0, b"1.0.0", ["1.0.0"]])
-def test_values_that_are_no_text(value):
+def test_values_that_are_not_text(value):
     with pytest.raises(TypeError, match="a version must be a str"):
         parse_version(value)
     assert latest_version([value]) is None

@@ -236,9 +236,7 @@ def test_a_type_that_holds_itself():
         (list[Box], None, ["array", "None"]),
     ],
 )
-def test_another_value_is_a_schema_error_that_says_what_there_is(
-    annotation, value, texts
-):
+def test_another_value_is_a_schema_error_with_known_values(annotation, value, texts):
     with pytest.raises(SchemaError) as caught:
         read(annotation, value)
     for text in texts:
@@ -275,7 +273,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("annotation", "text"), BAD)
-def test_what_cannot_be_a_field_names_class_and_field(annotation, text):
+def test_an_invalid_field_names_class_and_field(annotation, text):
     cls = sample_type(annotation)  # the class itself can be made
     for use in (
         lambda: cls.from_bytes(b"\x80"),
@@ -294,7 +292,7 @@ def test_a_field_that_hides_a_method(name):
         cls.from_bytes(b"\x80")
 
 
-def test_an_init_var_is_no_field():
+def test_an_init_var_is_not_a_field():
     class Sample(typed.PackableSample):
         a: int
         b: dataclasses.InitVar[int]
@@ -328,7 +326,7 @@ def test_a_mutable_default_is_refused():
         Sample()
 
 
-def test_class_variables_and_plain_attributes_are_no_fields():
+def test_class_variables_and_plain_attributes_are_not_fields():
     class Sample(typed.PackableSample):
         a: int
         b: ClassVar[list] = []
@@ -404,7 +402,7 @@ def postponed(tmp_path_factory):
         sys.modules.pop("postponed_types", None)
 
 
-def test_postponed_annotations_mean_what_they_say(postponed):
+def test_postponed_annotations_are_resolved(postponed):
     kinds = {
         field.name: (field.kind, field.dtype, field.optional)
         for field in field_plans(postponed.Postponed)
@@ -507,7 +505,7 @@ class Bytes(Scaled[np.uint8]):
     z: str = ""
 
 
-def test_type_variables_are_what_a_subclass_says():
+def test_type_variables_are_those_of_a_subclass():
     sample = Whole(np.arange(3, dtype="u1"), [Later(1)], Later(2), Later(3))
     again = Whole.from_bytes(sample.packed)
     assert np.array_equal(again.first, sample.first)

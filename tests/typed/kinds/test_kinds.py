@@ -64,7 +64,7 @@ def formats(typed_data):
     return typed_data.shards["extra/formats.tar"], shard
 
 
-def test_fields_of_formats_are_what_atdata_read(formats):
+def test_fields_of_formats_equal_those_of_atdata(formats):
     for name in ("scipy", "pandas", "pyarrow", "safetensors"):
         library(name)
     expected, shard = formats

@@ -85,7 +85,7 @@ def test_a_chain_of_lenses_is_found(ds):
     assert list(again.ordered()) == list(seen.ordered())
 
 
-def test_filters_see_what_was_before_them(ds):
+def test_filters_see_earlier_stages(ds):
     some = ds.filter(lambda sample: sample.age >= 30).as_type(Profile)
     assert [each.decade for each in some.ordered()] == [3] * 10
     assert len(some) == 10
@@ -129,7 +129,7 @@ def test_a_lens_of_ones_own_from_untyped_samples_is_used(ds, tmp_path):
     assert typed.Dataset(tmp_path).as_type(Doubled)[7] == Doubled(age=14)
 
 
-def test_types_without_a_lens_say_what_there_is(ds):
+def test_types_without_a_lens_list_the_lenses(ds):
     @typed.packable
     class Other:
         missing: int

@@ -273,7 +273,7 @@ def test_a_lens_of_a_module_pickles_by_name():
     assert copy.deepcopy(scored) is scored
 
 
-def test_other_lenses_pickle_with_what_they_are_made_of():
+def test_other_lenses_pickle_with_their_functions():
     sample = record()
     found = pickle.loads(pickle.dumps(named))
     assert found(Scored(name="a", score=1.0)) == Named(name="a")
@@ -323,7 +323,7 @@ def test_broken_laws_say_where():
     assert failure.law == "GetPut"
 
 
-def test_laws_of_samples_that_are_no_dataclasses():
+def test_laws_of_samples_that_are_not_dataclasses():
     lens = typed.Lens(lambda s: s[0], lambda v, s: (v, *s[1:]))
     assert lens.check_laws([(1, 2), (3, 4)]) == []
     wrong = typed.Lens(lambda s: s[0], lambda v, s: (v, 0))

@@ -68,7 +68,7 @@ def test_a_registered_lens_is_found_until_it_is_removed(network, types):
     assert network.transform(a, b) is lens
 
 
-def test_without_a_lens_the_error_says_what_there_is(network, types):
+def test_without_a_lens_the_error_lists_lenses(network, types):
     a, b, c, d, _ = types
     with pytest.raises(ValueError, match="No lens transforms A to B: A has no lenses"):
         network.transform(a, b)

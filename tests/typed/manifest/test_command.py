@@ -69,6 +69,6 @@ def test_false_manifests_are_named(query):
     assert "byatdata-000002.manifest.json" in err
 
 
-def test_folders_that_are_no_datasets(tmp_path, capfd):
+def test_folders_that_are_not_datasets(tmp_path, capfd):
     assert main(["query", str(tmp_path), "a > 1"]) == 2
     assert "not a columnar dataset" in capfd.readouterr().err

@@ -187,7 +187,7 @@ def test_selections_and_orders_are_kept(data):
     assert [int(p.key) for p in odd.query(condition)] == [25, 27, 29]
 
 
-def test_conditions_are_on_what_lenses_and_functions_make(data):
+def test_conditions_apply_after_lenses_and_functions(data):
     @typed.packable
     class Halved:
         half: float
@@ -408,7 +408,7 @@ def test_shards_of_one_name_in_two_folders(tmp_path):
     ]
 
 
-def test_what_is_no_condition(data):
+def test_non_conditions(data):
     with pytest.raises(TypeError, match="expected a condition"):
         data.query("i > 1")
     pytest.importorskip("pandas")

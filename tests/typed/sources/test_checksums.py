@@ -41,7 +41,7 @@ def test_without_checksums_shards_are_skipped(metadata):
     assert typed.verify_checksums(made) == {"a.tar": "skipped"}
 
 
-def test_a_checksum_that_is_no_text_is_an_error(tmp_path):
+def test_a_checksum_that_is_not_text_is_an_error(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"")
     path = str(tmp_path / "a.tar")
     found = typed.verify_checksums(entry([path], {path: 7}))

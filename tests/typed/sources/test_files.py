@@ -115,7 +115,7 @@ def test_a_dataset_of_a_source_pickles(source):
     assert numbers(again.shuffle(seed=3)) == numbers(ds.shuffle(seed=3))
 
 
-def test_an_iteration_goes_on_where_it_was(source):
+def test_an_iteration_continues_where_it_was(source):
     ds = open_source(source)
     samples = ds.iter()
     for _ in range(12):
@@ -194,7 +194,7 @@ def test_files_that_answer_wrongly(tmp_path, names, monkeypatch, answer, reason)
 
 
 @pytest.mark.parametrize("answer", [None, b"data", "a.tar"], ids=repr)
-def test_what_is_no_file_is_named(tmp_path, names, monkeypatch, answer):
+def test_a_non_file_is_named(tmp_path, names, monkeypatch, answer):
     source = OwnSource(tmp_path, names)
     monkeypatch.setattr(source, "open_shard", lambda name: answer)
     reason = re.escape(f"open_shard({names[0]!r}) of OwnSource must return a binary")
@@ -231,7 +231,7 @@ def test_errors_of_the_source_are_its_own(tmp_path, names):
         open_source(Failing(tmp_path, names))[0]
 
 
-def test_what_is_no_tar_is_named(tmp_path, names, source):
+def test_a_non_tar_is_named(tmp_path, names, source):
     (tmp_path / names[1]).write_bytes(b"\x1f\x8b" + bytes(2000))
     ds = open_source(source)
     with pytest.raises(fastshard.FormatError) as caught:

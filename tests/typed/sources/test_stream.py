@@ -119,7 +119,7 @@ def test_random_access_reads_the_streams_once(source):
     assert sorted(source.opened[3:]) == source.names  # by threads, in any order
 
 
-def test_a_stream_goes_on_where_it_was(source):
+def test_a_stream_continues_where_it_was(source):
     ds = typed.Dataset(source, Row)
     samples = ds.iter()
     assert numbers([next(samples) for _ in range(13)]) == list(range(13))
@@ -192,7 +192,7 @@ def test_an_error_of_one_shard_leaves_the_next(source, tmp_path):
     assert again == found
 
 
-def test_a_payload_that_is_none_names_its_sample(source, tmp_path):
+def test_a_null_payload_names_its_sample(source, tmp_path):
     with tarfile.open(tmp_path / "1.tar", "w") as tar:
         add(tar, "a.msgpack", row(1).packed)
         add(tar, "b.msgpack", b"\x81\xa1i\xa1x")
@@ -220,7 +220,7 @@ def test_a_payload_that_is_none_names_its_sample(source, tmp_path):
     ],
     ids=["empty", "gzip", "text", "bytes", "cut", "zip"],
 )
-def test_what_is_no_tar_is_an_error(tmp_path, data, reason):
+def test_a_non_tar_is_an_error(tmp_path, data, reason):
     (tmp_path / "a.tar").write_bytes(data)
     source = OwnSource(tmp_path, ["a.tar"], seekable=False)
     with pytest.raises(fastshard.FormatError, match=reason):

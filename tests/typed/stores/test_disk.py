@@ -345,7 +345,7 @@ def test_copies_are_compared_with_known_checksums(store, numbers):
     assert not names(store.root / "q")
 
 
-def test_what_is_no_tar_is_not_copied(store, tmp_path):
+def test_a_non_tar_is_not_copied(store, tmp_path):
     path = tmp_path / "bad.tar"
     path.write_bytes(b"x" * 5000)
     with pytest.raises(typed.ShardError) as caught:

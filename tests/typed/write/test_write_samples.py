@@ -166,7 +166,7 @@ def test_two_types(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_what_is_not_packable(tmp_path):
+def test_types_that_are_not_packable(tmp_path):
     with pytest.raises(
         TypeError, match="sample 0: expected a packable object, got dict"
     ):
@@ -305,7 +305,7 @@ def test_bad_options(tmp_path, options):
     assert not os.listdir(tmp_path)
 
 
-def test_webdataset_reads_what_is_written(tmp_path):
+def test_webdataset_reads_written_shards(tmp_path):
     tars = pytest.importorskip("webdataset.tariterators")
     typed.write_samples(make_items(3), tmp_path / "a.tar")
     with open(tmp_path / "a.tar", "rb") as file:
