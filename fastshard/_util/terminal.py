@@ -200,7 +200,7 @@ def write_lines(lines: Iterator[str]) -> None:
 
 
 def write_note(*columns: object, sep: str = "") -> None:
-    """Print one line that is no data, unless the command is quiet."""
+    """Print one line that is not data, unless the command is quiet."""
     if not _Options.quiet:
         write_line(*columns, sep=sep)
 

@@ -34,7 +34,7 @@ KEY = "__key__"
 MAX_BLOCK_BYTES = 128 << 20  # if Ray sets no target
 TASK_BYTES = 256 << 20  # per task, unless Ray sets their number: starting one is slow
 STUB = "__bsp_stub"  # Ray's column for rows without columns
-VALUE_BYTES = 16  # of a field that is no bytes in a shard
+VALUE_BYTES = 16  # of a field that is not bytes in a shard
 SAMPLED = 16  # samples read to estimate the size of fields
 
 

@@ -1122,7 +1122,7 @@ class Atmosphere:
         HandleNotFoundError
             No account has the handle; also a KeyError.
         IdentityError
-            It is no handle, or the document of its DID does not have it.
+            It is not a handle, or the document of its DID does not have it.
         RemoteError
             A server cannot be reached.
 
@@ -1461,7 +1461,7 @@ def _restore(options: dict[str, Any]) -> Atmosphere:
 
 
 def _check_limit(limit: int) -> None:
-    """Refuse what is no number of records."""
+    """Refuse what is not a number of records."""
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"limit must be an int, got {type(limit).__name__}")
     if limit < 1:

@@ -44,7 +44,7 @@ def set_default_index(index: Index | None) -> None:
     Raises
     ------
     TypeError
-        It is no index.
+        It is not an index.
 
     Examples
     --------

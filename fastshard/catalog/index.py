@@ -201,7 +201,7 @@ class Index:
         Raises
         ------
         TypeError
-            It is no client.
+            It is not a client.
 
         Examples
         --------
@@ -274,7 +274,7 @@ class Index:
         Raises
         ------
         ValueError
-            There are no samples, or samples of two types; the name is no name, or that
+            There are no samples, or samples of two types; the name is invalid, or that
             of another account; a value cannot be stored; a blob is too large; the index
             has no network, or the client is not logged in.
         TypeError
@@ -421,7 +421,7 @@ class Index:
             large; the shards are read with credentials and are to be published; the
             index has no network, or the client is not logged in.
         TypeError
-            It is no dataset; or it has no sample type, or one without a description,
+            It is not a dataset; or it has no sample type, or one without a description,
             and no `schema_ref` is given.
         KeyError
             The schema that `schema_ref` names is not there, to be published.
@@ -529,8 +529,8 @@ class Index:
         KeyError
             There is no such dataset or version.
         ValueError
-            It is no reference of a dataset; an account is not known; or the index has
-            no network.
+            It is not a reference of a dataset; an account is not known; or the index
+            has no network.
         FormatError
             The row of the entry, or the record, is damaged; or the entry's CID is not
             that of its content.
@@ -705,7 +705,7 @@ class Index:
         KeyError
             There is neither an entry nor a label of this name, or no such repository.
         ValueError
-            It is no name, or has a version.
+            It is not a name, or has a version.
         FormatError
             The row of an entry or a label is damaged.
         OSError
@@ -758,8 +758,8 @@ class Index:
         KeyError
             There is no such entry.
         ValueError
-            It is no name, or that of another account; the index has no network, or the
-            client is not logged in.
+            The name is invalid, or that of another account; the index has no network,
+            or the client is not logged in.
         OSError
             The store cannot be written; a `RemoteError` of a server.
 
@@ -800,7 +800,7 @@ class Index:
         KeyError
             There is no such label, or its entry was removed.
         ValueError
-            It is no name, or has another version.
+            It is not a name, or has another version.
         FormatError
             The row of the label or the entry, or a record, is damaged; or the entry's
             CID is not that of its content.
@@ -912,9 +912,9 @@ class Index:
         ------
         TypeError
             The class is not packable, or a field cannot be described; names both.
-            `version` is no str.
+            `version` is not a str.
         ValueError
-            `version` is no semantic version, or that version has other fields.
+            `version` is not a semantic version, or that version has other fields.
         OSError
             The store cannot be written.
 
@@ -950,9 +950,9 @@ class Index:
         KeyError
             There is no such schema.
         ValueError
-            `ref` is no reference of a schema, or the index has no network.
+            `ref` is not a reference of a schema, or the index has no network.
         DescriptionError
-            What is stored is no schema.
+            The stored text is not a schema.
         OSError
             The store or a server cannot be read.
 
@@ -1013,9 +1013,9 @@ class Index:
         KeyError
             There is no such schema.
         ValueError
-            `ref` is no reference of a schema.
+            `ref` is not a reference of a schema.
         DescriptionError
-            What is stored is no schema, or has names that a class cannot have.
+            The stored text is not a schema, or has names that a class cannot have.
         OSError
             The store cannot be read, or the folder of stubs not be written.
 
@@ -1072,7 +1072,7 @@ class Index:
         Raises
         ------
         DescriptionError
-            What is stored is no schema; names its row.
+            The stored text is not a schema; names its row.
         OSError
             The store cannot be read.
 
@@ -1175,9 +1175,9 @@ class Index:
         Raises
         ------
         TypeError
-            `lens` is none, or has no types; `name` or `version` is no str.
+            `lens` is none, or has no types; `name` or `version` is not a str.
         ValueError
-            `name` is empty or too long, or `version` is no semantic version.
+            `name` is empty or too long, or `version` is not a semantic version.
         OSError
             The store cannot be written.
 
@@ -1214,9 +1214,9 @@ class Index:
         KeyError
             There is no such lens.
         ValueError
-            `ref` is no reference of a lens.
+            `ref` is not a reference of a lens.
         DescriptionError
-            What is stored is no lens.
+            The stored text is not a lens.
         OSError
             The store cannot be read.
 
@@ -1258,12 +1258,12 @@ class Index:
         KeyError
             There is no such lens.
         ValueError
-            `ref` is no reference of a lens.
+            `ref` is not a reference of a lens.
         DescriptionError
-            What is stored is no lens, is opaque, or is code and that is not allowed;
+            The stored text is not a lens, is opaque, or is code that is not allowed;
             the types are missing, or have not its fields.
         TypeError
-            `source_type` or `view_type` is no packable class, or the code has no
+            `source_type` or `view_type` is not a packable class, or the code has no
             annotations and they are not given.
         ImportError
             The module of the lens cannot be imported.
@@ -1297,7 +1297,7 @@ class Index:
         Raises
         ------
         DescriptionError
-            What is stored is no lens; names its row.
+            The stored text is not a lens; names its row.
         OSError
             The store cannot be read.
 
@@ -1329,7 +1329,7 @@ class Index:
         Raises
         ------
         DescriptionError
-            What is stored is no lens; names its row.
+            The stored text is not a lens; names its row.
         OSError
             The store cannot be read.
 

@@ -335,7 +335,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         SampleNotFoundError, FieldNotFoundError, FormatError, ClosedError, OSError
             As for `get_sample`.
         TypeError
-            `sample_ids` is a str, or has an item that is no str.
+            `sample_ids` is a str, or has an item that is not a str.
 
         Examples
         --------

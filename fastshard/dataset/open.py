@@ -304,7 +304,7 @@ def _check_subfolder(
     folder = first_folder(location, options)
     if folder is None:
         if location.kind == "path" and not os.path.exists(str(location.parts[0])):
-            list_shards(location)  # no such directory, if it is no glob of tars
+            list_shards(location)  # no such directory, if it is not a glob of tars
         return
     if isinstance(folder, LocalFolder) and folder.has_shards():
         return

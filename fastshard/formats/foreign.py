@@ -177,7 +177,7 @@ def describe_head(head: bytes) -> str | None:
 
 
 def describe_contents(path: str, head: bytes) -> str | None:
-    """Return what a file that is no tar is, by its first bytes or its name, or None."""
+    """Return the kind of a file by its first bytes or its name; None of a tar."""
     kind = describe_head(head) or NAMES.get(suffix_of(path))
     return kind or ("a text file" if is_text(head) else None)
 
@@ -190,7 +190,7 @@ def is_text(head: bytes) -> bool:
 
 
 def explain_fault(error: FormatError, head: bytes) -> FormatError:
-    """Return the error of a file that is no tar, if its first bytes say so."""
+    """Return the error of a file that is not a tar, if its first bytes say so."""
     if error.offset != 0 or not head:
         return error
     if is_mds_shard(error.path):

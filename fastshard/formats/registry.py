@@ -141,7 +141,7 @@ class Format:
         return ""
 
     def explain_missing(self, folder: Folder, options: Mapping[str, Any]) -> str | None:
-        """Return why a directory is no dataset of this format, with these options.
+        """Return why a directory is not a dataset of this format, with these options.
 
         Parameters
         ----------

@@ -149,7 +149,7 @@ class StreamSet(ShardSet):
         else:
             with ThreadPoolExecutor(remote.connections) as pool:
                 indexes = list(pool.map(_read, roots, repeat(remote)))
-            if scheme_of(root) in HTTP:  # names are no URLs
+            if scheme_of(root) in HTTP:  # names are not URLs
                 names = [unquote(name, errors="surrogateescape") for name in names]
         return join_indexes(indexes, names, self.dirname)
 

@@ -215,7 +215,7 @@ class SampleBatch(Generic[T]):
         RaggedError
             The arrays differ in dtype or shape.
         FormatError
-            A value is no array.
+            A value is not an array.
 
         Examples
         --------
@@ -248,7 +248,7 @@ class SampleBatch(Generic[T]):
         Raises
         ------
         KeyError
-            The field is no array, or the batch was not made with ``ragged="pad"``.
+            The field is not an array, or the batch was not made with ``ragged="pad"``.
 
         Examples
         --------

@@ -86,7 +86,7 @@ class Opener:
         self._given = source
 
     def open(self, url: str) -> IO[bytes]:
-        """Open a shard; its name is no pattern."""
+        """Open a shard; its name is not a pattern."""
         source = self._source
         if source is not None:
             shards, urls = source.list_shards(), list(self._entry.data_urls)

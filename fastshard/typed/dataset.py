@@ -153,7 +153,7 @@ class Dataset(BaseDataset[T]):
     Raises
     ------
     TypeError
-        There is no source, `sample_type` is no class, or an option is unknown.
+        There is no source, `sample_type` is not a class, or an option is unknown.
     FastshardError
         The source is a command, ``pipe:...``: commands are never run.
 
@@ -861,7 +861,7 @@ class Dataset(BaseDataset[T]):
             There is no lens and the fields differ, or there are several chains of
             lenses.
         TypeError
-            `other` is no class.
+            `other` is not a class.
 
         Examples
         --------
@@ -1097,7 +1097,7 @@ class Dataset(BaseDataset[T]):
         FieldNotFoundError
             `sample_type` has no such field; of other samples on access.
         TypeError
-            A field is no str.
+            A field is not a str.
 
         Examples
         --------
@@ -1128,7 +1128,7 @@ class Dataset(BaseDataset[T]):
         FieldNotFoundError
             `sample_type` has no such field; of other samples on access.
         TypeError
-            A field is no str.
+            A field is not a str.
         FastshardError
             The samples are decoded to dicts already.
 
@@ -1635,7 +1635,7 @@ class Dataset(BaseDataset[T]):
         RemoteError, OSError
             It cannot be read.
         FormatError
-            It is no msgpack map.
+            It is not a msgpack map.
         """
         if self._metadata is None and self.metadata_url is not None:
             self._metadata = read_metadata(

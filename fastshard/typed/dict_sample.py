@@ -36,7 +36,7 @@ class DictSample(FieldMap):
     Raises
     ------
     TypeError
-        `_data` is no mapping, or given together with `values`.
+        `_data` is not a mapping, or given together with `values`.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class DictSample(FieldMap):
         Raises
         ------
         TypeError
-            `data` is no mapping.
+            `data` is not a mapping.
 
         Examples
         --------
@@ -93,7 +93,7 @@ class DictSample(FieldMap):
         Raises
         ------
         SchemaError
-            The payload is no msgpack map with str keys.
+            The payload is not a msgpack map with str keys.
 
         Examples
         --------

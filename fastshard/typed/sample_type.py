@@ -281,7 +281,7 @@ def packable(cls: type[T]) -> type[T]:
     Raises
     ------
     TypeError
-        `cls` is no class, or has ``__slots__``.
+        `cls` is not a class, or has ``__slots__``.
 
     Examples
     --------

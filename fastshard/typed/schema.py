@@ -16,7 +16,7 @@ def schema_of(cls: type) -> str:
     """Return the schema of a sample type as canonical JSON.
 
     Names, kinds and dtypes of the fields, in their order, and whether they may be
-    None. Names of classes, defaults and aliases are no part of it, so that equal
+    None. Names of classes, defaults and aliases are not part of it, so that equal
     fields give equal text.
 
     Parameters

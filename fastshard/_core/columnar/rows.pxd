@@ -6,7 +6,7 @@ from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport ExtentTable
 
-cdef enum:                         # slots of rows whose array is no member
+cdef enum:                         # slots of rows whose array is not a member
     ABSENT = -1
     INVALID = -2                   # the index has an invalid offset, shard or row
     FOREIGN = -3                   # the identity of its row in a pack is another's

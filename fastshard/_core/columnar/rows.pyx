@@ -377,7 +377,7 @@ cdef class Rows:
         return <ColumnShard> shard
 
     cdef object place_error(self, Py_ssize_t i):
-        """Return the error of a sample's place that is no place of an array."""
+        """Return the error of a sample's place that is not a place of an array."""
         cdef str reason = "an invalid shard, offset or row"
         if self.cells.marks[i].slot == FOREIGN:
             at = self.cells.offsets[i]

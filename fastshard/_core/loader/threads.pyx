@@ -387,7 +387,7 @@ cdef class ThreadTimes:
     def enter(self, step):
         """End the step, and begin another; return the one that ended.
 
-        None is no step.
+        None is not a step.
         """
         cdef int before = self.step
         self.enter_number(step_of(step))

@@ -2,7 +2,7 @@
 
 A document is a field of a sample. A `TokenTable` has the running sums of the documents'
 lengths and, above them, the sum before each block of documents: a token is found by
-bisection in both. Documents are no objects: windows of resident shards are copied from
+bisection in both. Documents are not objects: windows of resident shards are copied from
 their maps without the GIL, other windows are read as pieces.
 """
 

@@ -29,7 +29,7 @@ cdef struct json_t:                # state of a parser
     size_t size                    # bytes of the whole text
     size_t fault_at                # offset of a fault in bytes
     int depth                      # open objects and arrays
-    bint any_surrogate             # lone surrogates are accepted: the text is no name
+    bint any_surrogate             # lone surrogates are accepted: no name
 
 cdef struct json_string_t:
     span_t raw                     # between the quotes; validated, still escaped

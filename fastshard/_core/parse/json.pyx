@@ -845,7 +845,7 @@ cdef bint put_str(text_t *text, object value) noexcept:
 
 
 cdef bint put_int(text_t *text, object value) except -1:
-    """Append an int; return False if it is no int64."""
+    """Append an int; return False if it is not an int64."""
     cdef int overflow = 0
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     cdef unsigned long long rest

@@ -107,7 +107,7 @@ cdef inline const uint8_t *page_at(tree_t *tree, size_t number) noexcept nogil:
 
 
 cdef inline bint descend(tree_t *tree, size_t number) noexcept nogil:
-    """Descend to a page; return False if it is no valid page of a table."""
+    """Descend to a page; return False if it is not a valid page of a table."""
     cdef const uint8_t *page = page_at(tree, number)
     cdef size_t header = FILE_HEADER if number == 1 else 0
     cdef level_t *level

@@ -7,7 +7,7 @@ cdef enum tar_status_t:
     TAR_NEED                       # call again with a window that holds `need`
     TAR_MORE                       # read one of several headers of a member
     TAR_MEMBER                     # read a member: `offset`, `size` and `name` are set
-    TAR_SKIPPED                    # read an entry that is no member: `skipped` is set
+    TAR_SKIPPED                    # read an entry other than a member: `skipped` is set
     TAR_END                        # the archive ends at `at`
     TAR_FAULT                      # from here on: faults, at `fault_at`
     TAR_NO_MEMORY

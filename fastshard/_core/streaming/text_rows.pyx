@@ -168,7 +168,7 @@ cdef bint find_value(
 ) except -1:
     """Find a key of the object that a row is; the last one of its name counts.
 
-    Returns False if there is none, or the row is no object.
+    Returns False if there is none, or the row is not an object.
     """
     cdef const uint8_t *row = span.at
     cdef uint64_t start_now

@@ -485,7 +485,7 @@ cdef bint is_archive_order(
     """Return whether members, here sorted by offset, were in the order of an archive.
 
     Links have the extent of their target and stand elsewhere: one member of each offset
-    must stand behind one of the offset before. Without links that is no other order.
+    must stand behind one of the offset before. Without links that is not another order.
     """
     cdef size_t i
     cdef size_t next_at = 0        # the least position of the next target

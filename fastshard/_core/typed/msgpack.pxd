@@ -16,7 +16,7 @@ cdef enum:                         # kinds of values
 
 cdef enum:                         # what a container has in it, at any depth
     HAS_EXT = 1
-    HAS_ODD_KEY = 2                # a key that is no str
+    HAS_ODD_KEY = 2                # a key that is not a str
 
 cdef enum:
     MAX_DEPTH = 512                # containers in containers

@@ -203,7 +203,7 @@ cdef class PackedTable:
         return member
 
     cdef Py_ssize_t slot_of(self, str name) except -2:
-        """Return the slot of a name, which gets one; -1: it is no UTF-8."""
+        """Return the slot of a name, which gets one; -1: it is not UTF-8."""
         cdef object slot = self.slots.get(name)
         if slot is not None:
             return slot

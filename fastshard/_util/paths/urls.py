@@ -133,7 +133,7 @@ def is_remote(text: str) -> bool:
 def is_url(text: str) -> bool:
     """Return whether a str names no file: a remote URL, or one of a cached blob.
 
-    The letter of a drive is no scheme.
+    The letter of a drive is not a scheme.
     """
     scheme = scheme_of(text)
     return len(scheme) > 1 and scheme != "file"

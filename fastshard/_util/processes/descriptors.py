@@ -41,7 +41,7 @@ def kept_limit(*, spared: bool = False) -> int:
 
 
 def open_regular(path: str, flags: int, mode: int = 0o600) -> int:
-    """Open a file that is no link, pipe or directory; return its descriptor.
+    """Open a file that is not a link, pipe or directory; return its descriptor.
 
     A new file is private by default: its bytes may have needed credentials.
     """

@@ -41,7 +41,7 @@ class DiscoveredDataset:
     """Dataset of tar shards whose files are numbered; made by `discover_dataset`.
 
     The shards are sorted by name, and the files of a shard by theirs: a file's number
-    is its place in that order. A sample, here, is a file that is no sidecar: a
+    is its place in that order. A sample, here, is a file that is not a sidecar: a
     ``.json`` or ``.txt`` beside a file of the same name with another extension is its
     sidecar.
 

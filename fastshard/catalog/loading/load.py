@@ -139,7 +139,7 @@ def load_dataset(
     KeyError
         The index has no such entry.
     TypeError
-        `sample_type` is no class, or `data_files` are given with a sequence of paths.
+        `sample_type` is not a class, or `data_files` come with a sequence of paths.
 
     Examples
     --------

@@ -94,7 +94,7 @@ class IndexProvider(ABC):
         TypeError
             The metadata have a value that msgpack has not; the error names it.
         ValueError
-            A name or reference is no text that the store can hold.
+            A name or reference is not text that the store can hold.
         OSError
             The store cannot be written.
 
@@ -237,7 +237,7 @@ class IndexProvider(ABC):
         Raises
         ------
         ValueError
-            An argument is no text that the store can hold.
+            An argument is not text that the store can hold.
         OSError
             The store cannot be written.
 
@@ -383,7 +383,7 @@ class IndexProvider(ABC):
         Raises
         ------
         ValueError
-            An argument is no text that the store can hold.
+            An argument is not text that the store can hold.
         OSError
             The store cannot be written.
 
@@ -497,7 +497,7 @@ class IndexProvider(ABC):
         Raises
         ------
         ValueError
-            The name, version or JSON is no text that the store can hold.
+            The name, version or JSON is not text that the store can hold.
         OSError
             The store cannot be read or written.
 
@@ -531,7 +531,7 @@ class IndexProvider(ABC):
         Raises
         ------
         ValueError
-            An argument is no text that the store can hold.
+            An argument is not text that the store can hold.
         OSError
             The store cannot be written.
 
@@ -643,7 +643,7 @@ class IndexProvider(ABC):
         Raises
         ------
         ValueError
-            The name, version or JSON is no text that the store can hold.
+            The name, version or JSON is not text that the store can hold.
         OSError
             The store cannot be read or written.
 

@@ -48,7 +48,7 @@ class Row:
         """Return a value that must be text."""
         if type(value) is not str:
             self.refuse(f"expected text, got {_name_of(value)}", field)
-        if not is_text(value):  # from bytes that are no UTF-8
+        if not is_text(value):  # from bytes that are not UTF-8
             self.refuse("the text is not UTF-8", field)
         return value
 

@@ -82,7 +82,7 @@ class SqlProvider(IndexProvider):
 
     @abstractmethod
     def _select(self, sql: str, *values: str) -> list[Any]:
-        """Return the rows of a query; none if a value is no text that rows have."""
+        """Return the rows of a query; none if a value is not text that rows have."""
 
     @abstractmethod
     def _change(self, sql: str, *values: object) -> int:

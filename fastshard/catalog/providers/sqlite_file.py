@@ -327,7 +327,7 @@ def _open(uri: str, timeout: float, *first: str) -> IndexConnection:
     watch = connection.limit.watch()
     next(watch)
     connection.set_progress_handler(partial(next, watch), STEPS)
-    # Bytes that are no UTF-8 come as surrogates, which `Row.text` refuses by name.
+    # Bytes that are not UTF-8 come as surrogates, which `Row.text` refuses by name.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     with connection.lock:
         for category, limit in LIMITS.items():

@@ -431,7 +431,7 @@ class ShardedDatasetWriter:
         ValueError
             There is no such sample. None is deleted.
         TypeError
-            `sample_ids` is a str, or an id is no str. None is deleted.
+            `sample_ids` is a str, or an id is not a str. None is deleted.
         OSError
             The index cannot be written; see `flush`.
         ClosedError, WriterLockedError
@@ -553,7 +553,7 @@ class ShardedDatasetWriter:
             As for `open_shard`; or the numbers of ids and arrays differ, an id occurs
             twice, or an array cannot be stored. Nothing is changed.
         TypeError
-            `samples` is a str, or an id is no str. Nothing is changed.
+            `samples` is a str, or an id is not a str. Nothing is changed.
         FileExistsError
             The shard exists, and `overwrite` is not set.
         OSError, ClosedError, WriterLockedError

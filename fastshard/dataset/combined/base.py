@@ -478,7 +478,7 @@ def merge_fields(datasets: Iterable[BaseDataset[Any]]) -> dict[str, FieldInfo]:
 
 
 def concatenate(a: BaseDataset[Any], b: object) -> Concat[Any]:
-    """Return ``a + b``; `NotImplemented` if `b` is no dataset."""
+    """Return ``a + b``; `NotImplemented` if `b` is not a dataset."""
     if not isinstance(b, BaseDataset):
         return NotImplemented  # type: ignore[no-any-return, unused-ignore]
     return Concat([*_parts_of(a), *_parts_of(b)])

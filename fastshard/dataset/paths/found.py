@@ -31,7 +31,7 @@ def select_shards(paths: Iterable[str], left_out: list[str]) -> list[str]:
 
 
 def warn_left_out(paths: Sequence[str], stacklevel: int) -> None:
-    """Warn of tars that are no shards by their names."""
+    """Warn of tars that are not shards by their names."""
     found: dict[str, list[str]] = {}
     for path in paths:
         found.setdefault(_end_of(path), []).append(path)

@@ -207,7 +207,7 @@ def list_shards(
 
 
 def _name_shard(part: str | Url) -> ListedShard:
-    """Return the shard of a part that is no pattern."""
+    """Return the shard of a part that is not a pattern."""
     if isinstance(part, Url):
         return ListedShard(part.text, is_remote=True)
     return ListedShard(part)
@@ -281,7 +281,7 @@ def _list_folder(folder: str, left_out: list[str]) -> list[str]:
 
 
 def _is_other_tar(name: str) -> bool:
-    """Return whether a file is a tar that is no shard; indexes are told at once."""
+    """Return whether a file is a tar that is not a shard; indexes are told at once."""
     return not name.endswith(SIDECARS) and is_foreign_tar(name)
 
 

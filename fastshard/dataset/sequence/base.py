@@ -142,7 +142,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Return what `repr` shows; reads local indexes only."""
 
     @abstractmethod
-    def __add__(  # type: ignore[override, unused-ignore] # torch's is no sequence
+    def __add__(  # type: ignore[override, unused-ignore] # torch's is not a sequence
         self, other: BaseDataset[Any]
     ) -> BaseDataset[Any]:
         """Return the concatenation of two datasets; see `Concat`."""
@@ -540,8 +540,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         Raises
         ------
         StateError
-            The value is no state; or it belongs to another dataset, selection or seed,
-            or to a torch worker that skipped samples, which alone can resume it.
+            The value is not a state; or it is of another dataset, selection or seed, or
+            to a torch worker that skipped samples, which alone can resume it.
 
         Examples
         --------

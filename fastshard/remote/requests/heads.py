@@ -136,7 +136,7 @@ def _fields_of(lines: bytes) -> PlainHeaders:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the length of a body, bytes: None without one, -1 if it is no number."""
+    """Return the length of a body in bytes; None without one, -1 if not a number."""
     text = headers.get("Content-Length")
     if text is None:
         return None

@@ -201,7 +201,7 @@ class Writer(ABC):
         Parameters
         ----------
         sample : mapping of str to object
-            The values by column. Keys that are no columns are ignored.
+            The values by column. Keys that are not columns are ignored.
 
         Raises
         ------

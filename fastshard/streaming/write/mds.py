@@ -169,7 +169,7 @@ class MDSWriter(JointWriter):
         Parameters
         ----------
         sample : mapping of str to object
-            The values by column. Keys that are no columns are ignored.
+            The values by column. Keys that are not columns are ignored.
 
         Raises
         ------

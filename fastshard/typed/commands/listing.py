@@ -168,7 +168,7 @@ def find_schemas(
 ) -> tuple[list[dict[str, Any]], Fields]:
     """Return where the schema changes, and the fields of all samples.
 
-    A field that is None in a sample is no change.
+    A field that is None in a sample is not a change.
     """
     schemas: list[dict[str, Any]] = []
     merged: Fields = {}

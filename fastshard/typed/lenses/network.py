@@ -97,7 +97,7 @@ class LensNetwork:
         Raises
         ------
         TypeError
-            The lens has no annotation of a type, or one that is no class.
+            The lens has no annotation of a type, or one that is not a class.
 
         Examples
         --------
@@ -289,7 +289,7 @@ class LensNetwork:
                 self._add(lens, lens.source_type, lens.view_type)
             except UnresolvedTypeError:
                 self._pending.append(lens)
-            except TypeError:  # the name is of something that is no class
+            except TypeError:  # the name is of something that is not a class
                 continue
 
     def _find_chains(self, source: type, view: type) -> list[Chain]:
@@ -390,7 +390,7 @@ def lens(f: Callable[[S], V]) -> Lens[S, V]:
     ValueError
         The function has none or more than one parameter.
     TypeError
-        An annotation is missing, or is no class.
+        An annotation is missing, or is not a class.
 
     Examples
     --------

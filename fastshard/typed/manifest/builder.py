@@ -34,7 +34,7 @@ class ManifestBuilder:
     Raises
     ------
     TypeError
-        `sample_type` is no packable class.
+        `sample_type` is not a packable class.
 
     Examples
     --------

@@ -80,7 +80,7 @@ def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
     Raises
     ------
     TypeError
-        The type is no dataclass.
+        The type is not a dataclass.
     """
     if not isinstance(sample_type, type) or not dataclasses.is_dataclass(sample_type):
         raise TypeError(f"expected a packable class, got {sample_type!r}")
@@ -144,7 +144,7 @@ def query_fields(sample_type: type) -> Fields:
     Raises
     ------
     TypeError
-        The type is no packable class.
+        The type is not a packable class.
 
     Examples
     --------

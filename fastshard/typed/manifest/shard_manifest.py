@@ -204,7 +204,7 @@ class ShardManifest:
         Raises
         ------
         FormatError
-            The file is no header of a manifest.
+            The file is not a header of a manifest.
         FileNotFoundError
             It does not exist.
 

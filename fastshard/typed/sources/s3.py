@@ -112,7 +112,7 @@ class S3Source(ListedSource):
         Raises
         ------
         ValueError
-            There is no URL, one is no URL of S3, or they are in several buckets.
+            There is no URL, one is not a URL of S3, or they are in several buckets.
 
         Examples
         --------

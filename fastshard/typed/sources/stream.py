@@ -282,7 +282,7 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
         count = 0 if has_global else min(whole, last_group(names, last_dot))
     if count:
         next_at = end if count == len(extents) else starts[count]
-    else:  # nothing is passed by but entries that are no members
+    else:  # nothing is passed by but entries that are not members
         next_at = base if extents or has_global else end
     walk = HeaderWalk(nbytes, base, path)
     if count:

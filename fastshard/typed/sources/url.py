@@ -60,7 +60,7 @@ class URLSource(ListedSource):
     def _of_shards(
         cls, shards: Iterable[str], **options: Unpack[RemoteOptions]
     ) -> URLSource:
-        """Return the source of shards, whose names are no patterns."""
+        """Return the source of shards, whose names are not patterns."""
         listed = list(shards)
         source = cls(listed[0] if len(listed) == 1 else listed, **options)
         source._location = Location("shards", tuple(map(parse_path_or_url, listed)))

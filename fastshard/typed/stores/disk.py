@@ -86,7 +86,7 @@ class LocalDiskStore:
         Raises
         ------
         ValueError
-            There are no samples, or the prefix is no relative path.
+            There are no samples, or the prefix is not a relative path.
         TypeError, OverflowError
             An option is unknown, or a mapped sample cannot be stored.
         FormatError, OSError

@@ -120,7 +120,7 @@ class S3DataStore:
         Raises
         ------
         ValueError
-            There are no samples, or the prefix is no relative path.
+            There are no samples, or the prefix is not a relative path.
         TypeError, OverflowError
             An option is unknown, or a mapped sample cannot be stored.
         FormatError, OSError
@@ -193,7 +193,7 @@ class S3DataStore:
         Raises
         ------
         ValueError
-            A URL is no URL of S3, or they are in several buckets.
+            A URL is not a URL of S3, or they are in several buckets.
 
         Examples
         --------
