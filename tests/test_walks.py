@@ -28,6 +28,12 @@ UNUSED_BY = {"tar": ("numpy",), "mds": ("numpy",)}  # the first array needs it
 MOST = {"tar": (8, 5), "columnar": (14, 9), "mds": (14, 9)}
 
 
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch):
+    """Hide torch: where a program has imported it, its collation is prepared."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
 @pytest.fixture
 def make(tmp_path):
     """Return a function that makes a dataset of a format in ``tmp_path / "data"``."""

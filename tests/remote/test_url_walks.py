@@ -1,5 +1,7 @@
 """The walks of URLs: files and returns of an open, and of a shard's first use."""
 
+import sys
+
 import pytest
 
 import fastshard
@@ -11,6 +13,12 @@ from support.walks import trace_walk
 # first use of a shard requests its begin, its index, and headers to check them.
 OPEN = {"none": (10, 5), "auto": (23, 29)}
 FIRST_USE = (24, 90)
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch):
+    """Hide torch: where a program has imported it, its collation is prepared."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
 @pytest.fixture
