@@ -1,6 +1,6 @@
-"""Pillow's readers of images that may see untrusted bytes, and the call of them.
+"""Allow-list of Pillow's image readers for untrusted bytes, and `open_image` by it.
 
-Others are not meant for such bytes: one of them starts Ghostscript.
+Other readers are not meant for such bytes: one of them starts Ghostscript.
 """
 
 from __future__ import annotations

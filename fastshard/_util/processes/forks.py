@@ -1,7 +1,7 @@
-"""The hooks of forks, for locks, threads and connections.
+"""Fork hooks: reset of locks, threads and connections in a forked child.
 
-A forked child has the objects of its parent without its threads: one of these may have
-held a lock, which then nobody frees, and connections belong to the parent.
+A child has the objects of its parent, but not its threads. A lock that such a thread
+held during the fork stays locked in the child, and connections belong to the parent.
 """
 
 from __future__ import annotations
