@@ -157,6 +157,33 @@ def test_locks_are_free_when_objects_are_reset(held):
     assert in_child(lambda: user.was_free)
 
 
+def test_hook_that_fails_stops_no_other():
+    class Failing(Connection):
+        def before_fork(self):
+            super().before_fork()
+            raise ValueError("fails before")
+
+        def reset_after_fork(self):
+            super().reset_after_fork()
+            raise ValueError("fails after")
+
+    all_of_them = [Failing(), Connection(), Failing(), Connection()]
+    with pytest.MonkeyPatch.context() as patch:
+        reported = []
+        patch.setattr(
+            "sys.unraisablehook", lambda args: reported.append(args.exc_value)
+        )
+        assert in_child(
+            lambda: (
+                all(each.calls == ["before", "after"] for each in all_of_them)
+                and [str(error) for error in reported]
+                == ["fails before", "fails after"]
+            )
+        )
+    assert [str(error) for error in reported] == ["fails before"]
+    reported.clear()
+
+
 def test_functions_are_called_at_a_fork():
     calls = []
     at_fork(

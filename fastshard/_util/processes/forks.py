@@ -77,15 +77,31 @@ _aware: WeakSet[ForkAware] = WeakSet()
 
 
 def _prepare() -> None:
-    for each in list_members(_aware):
-        each.before_fork()
+    _run_all([each.before_fork for each in list_members(_aware)])
 
 
 def _reset() -> None:
-    for owner in list_members(_owners):  # first: what is reset takes locks
-        owner.renew_lock()
-    for each in list_members(_aware):
-        each.reset_after_fork()
+    owners, aware = list_members(_owners), list_members(_aware)
+    # Locks first: a reset takes locks.
+    _run_all(
+        [owner.renew_lock for owner in owners]
+        + [each.reset_after_fork for each in aware]
+    )
+
+
+def _run_all(hooks: list[Callable[[], object]]) -> None:
+    """Call every hook, then raise the first error, which Python reports."""
+    failed: BaseException | None = None
+    for hook in hooks:
+        try:
+            hook()
+        except BaseException as error:
+            failed = failed or error
+    try:
+        if failed is not None:
+            raise failed
+    finally:
+        del failed  # its traceback has this frame, and by it the hooks
 
 
 def list_members(registry: WeakSet[Any]) -> list[Any]:
