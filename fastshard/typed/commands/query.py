@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._util.arguments import FLAGS, add_reading, get_reading
 from fastshard._util.paths.globs import is_shard_name
+from fastshard._util.paths.urls import is_remote, redact
 from fastshard._util.terminal import UsageError, escape_name, write_line
+from fastshard.dataset.paths.folders import find_folders
+from fastshard.dataset.paths.listing import parse_source
 from fastshard.formats.registry import find_local_format
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ def cmd_query(
         return others(args)
     if args.columns != "id,meta_json":
         raise UsageError("--columns are those of columnar datasets")
+    _check_url(args.root)
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.manifest.query import locate
 
@@ -72,6 +76,16 @@ def cmd_query(
         else:
             write_line(*(escape_name(str(value)) for value in place))
     return 0
+
+
+def _check_url(source: str) -> None:
+    """Raise UsageError for the URL of a dataset of another format."""
+    folders = find_folders(parse_source(source), {}) if is_remote(source) else None
+    if folders is not None:
+        raise UsageError(
+            f"{redact(source)} is a {folders.format.name} dataset: expected the "
+            "directory of a columnar dataset, or tar shards of typed samples"
+        )
 
 
 def find(ds: Dataset[Any], where: str | None) -> list[int]:

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from fastshard.cli import main
+from fastshard.streaming import MDSWriter
+from support.servers.http import Server
 
 pytest.importorskip("pyarrow")
 
@@ -72,3 +74,12 @@ def test_false_manifests_are_named(query):
 def test_folders_that_are_not_datasets(tmp_path, capfd):
     assert main(["query", str(tmp_path), "a > 1"]) == 2
     assert "not a columnar dataset" in capfd.readouterr().err
+
+
+def test_url_of_another_format(tmp_path, capfd):
+    with MDSWriter(out=str(tmp_path), columns={"a": "int"}) as writer:
+        writer.write({"a": 1})
+    files = {f"/mds/{path.name}": path.read_bytes() for path in tmp_path.iterdir()}
+    with Server(files) as server:
+        assert main(["query", f"{server.url}/mds", "a > 0"]) == 2
+    assert "/mds is a streaming dataset: expected" in capfd.readouterr().err
