@@ -210,6 +210,7 @@ def open(  # noqa: A001
     tar_options = {"index": index, "key": key, "lower": lower, "check_size": check_size}
     tar_options |= {"packed": packed}
     location = parse_source(source)
+    is_whole = location.is_whole
     settings: Settings | None = None
     if not location.is_local:
         settings = location.settings(select_remote(remote))
@@ -227,7 +228,9 @@ def open(  # noqa: A001
         settings = copy_settings(remote) if remote else None
     if settings is not None:
         check_modes(mode, check_size=check_size, remote=settings)
-    index, folder = _resolve_index(index, listing, key)
+    folder = None
+    if index not in ("auto", "none"):
+        index, folder = _resolve_index(index, listing, key)
     paths = listing.paths
     if settings is not None and not listing.is_remote:
         paths = list(map(os.path.abspath, paths))  # names in the cache
@@ -239,7 +242,7 @@ def open(  # noqa: A001
             root,
             folder=folder,
             last_dot=key == "last",
-            whole=location.is_whole,
+            whole=is_whole,
             copied=mode == "pread",
             settings=settings,
         )

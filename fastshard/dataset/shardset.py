@@ -28,7 +28,7 @@ from fastshard.formats.codec import FieldCodec
 from fastshard.formats.decoders import Decoder, kind_of_decoder, own_decoder
 from fastshard.formats.sample import FIELDS
 from fastshard.formats.tar import Mode
-from fastshard.index.dataset_lookup import DatasetIndexView
+from fastshard.index.dataset_file import DatasetIndexView
 from fastshard.index.freshness import FirstVersions, Opening
 from fastshard.loader.threads.background import Background
 
@@ -394,9 +394,9 @@ class ShardSet(LockOwner, ABC):
                 first = self.open_samples[k]
                 if first is not None:
                     return first
+                self._evict()
                 if opening is not None:
                     opening.settle()
-                self._evict()
                 self.open_count += 1
                 self.open_samples[k] = samples
                 return samples

@@ -37,12 +37,13 @@ from fastshard.formats.tar import (
     Mode,
     TarOptions,
     TarShard,
+    check_record,
     open_local_tar,
     open_remote_tar,
     warn_unread,
 )
 from fastshard.index.contents import IndexWarnings
-from fastshard.index.dataset_lookup import DatasetIndexView
+from fastshard.index.dataset_file import DatasetIndexView
 from fastshard.index.sidecar import (
     MAX_COUNTED,
     count_json,
@@ -107,7 +108,7 @@ class TarSet(ShardSet):
     @lazy
     def index_warnings(self) -> IndexWarnings:
         """The warnings of ignored indexes, of which a dataset has a few."""
-        return IndexWarnings(len(self), self._json_counter())
+        return IndexWarnings(len(self.paths), self._json_counter())
 
     def shard(self, k: int) -> TarShard:
         """Return shard `k`; open it if needed."""
@@ -132,9 +133,7 @@ class TarSet(ShardSet):
         warn_unread(shard, 4, self.warned)
         samples = shard.samples
         if self.index_view is not None:
-            table, mark = shard.parts()[1], shard.fingerprint
-            with shard.file() as file:
-                self.index_view.check(k, path, len(samples), table, file, mark)
+            check_record(shard, self.index_view, k)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):
@@ -272,7 +271,7 @@ class TarSet(ShardSet):
                 None if index == "auto" else index,
                 last_dot=self.options["key"] == "last",
                 lower=self.options["lower"],
-                fingerprint=None if view is None else view.fingerprint(k),
+                fingerprint=None if view is None else view.record(k).fingerprint,
             )
             if fields:
                 return fields

@@ -22,9 +22,8 @@ from fastshard.formats.tar import (
     open_tar,
 )
 from fastshard.index.contents import LINKS, Contents
-from fastshard.index.dataset_file import DatasetIndex
+from fastshard.index.dataset_file import DatasetIndex, DatasetIndexView
 from fastshard.index.dataset_lookup import (
-    DatasetIndexView,
     match_dataset_index,
     match_remote_dataset_index,
 )

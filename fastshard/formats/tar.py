@@ -49,8 +49,10 @@ from fastshard.index.contents import (
 )
 from fastshard.index.freshness import (
     Opening,
+    compute_fingerprint,
     find_first_changed,
     identify_file,
+    is_same_file,
     spread_positions,
     version_of,
 )
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from fastshard._core.parse.tar import UnreadLink
     from fastshard._core.table.extents import ExtentTable
     from fastshard.index.checksums import Hashes
+    from fastshard.index.dataset_file import DatasetIndexView
     from fastshard.remote.file import RemoteFile
     from fastshard.remote.options import Settings
 
@@ -72,6 +75,7 @@ __all__ = [
     "TarOptions",
     "TarShard",
     "check_modes",
+    "check_record",
     "copy_settings",
     "map_cached_file",
     "open_local_tar",
@@ -579,6 +583,27 @@ def warn_unread(
         warnings.warn(text, UnreadEntryWarning, stacklevel=stacklevel + 1)
 
 
+def check_record(shard: TarShard, view: DatasetIndexView, k: int) -> None:
+    """Raise StaleIndexError unless a dataset index has an open shard as its `k`."""
+    table, fingerprint = shard.parts()[1], shard.fingerprint
+    nbytes, identity = shard._identity
+    found = nbytes, len(shard.samples), len(table)
+    record = view.record(k)
+    same = found == (record.shard_bytes, record.samples, record.members)
+    if same and not is_same_file(record.identity, identity):
+        if fingerprint is None:
+            with shard.file() as file:
+                fingerprint = compute_fingerprint(file, table)
+        same = fingerprint == record.fingerprint
+    if not same:
+        raise StaleIndexError(
+            f"{shard.path} was written to after the index was made; "
+            "rebuild it with: fastshard index",
+            view.path,
+            0,
+        )
+
+
 def copy_settings(options: RemoteOptions) -> Settings | None:
     """Return the settings to read local files through a cache; None without one."""
     check_local(options)
@@ -732,6 +757,7 @@ def open_remote_tar(
         if error.path != file.path or error.offset != 0:
             raise
         raise explain_fault(error, file.read(0, min(file.nbytes, HEAD))) from None
+    identity = file.nbytes, identify_file(file)
     source = map_cached_file(file, ring) or RemoteSource(file)
     return TarShard(
         source,
@@ -742,7 +768,7 @@ def open_remote_tar(
         index=_index_for_reopening(index),
         contents=contents,
         grouping=contents.grouping or Grouping(contents.table, **rule),
-        identity=(file.nbytes, identify_file(file)),
+        identity=identity,
         remote=file,
         options=options._replace(remote=settings),
     )

@@ -70,20 +70,19 @@ from fastshard._core.table.grouping import IndexMemory, hash_key
 from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
-from fastshard.index.freshness import compute_fingerprint, identify_file, is_same_file
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from fastshard._core.table.extents import ExtentTable
     from fastshard.remote.file import RemoteFile
     from fastshard.remote.options import Settings
 
 __all__ = [
     "NAME",
     "DatasetIndex",
+    "DatasetIndexView",
     "ShardRecord",
     "derive_seed",
     "seal_dataset_header",
@@ -98,6 +97,7 @@ HEADER = struct.Struct("<8sIIQQQQQ16sII44xI")
 CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
 ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
+BEGIN = 16 << 10  # bytes of the first read
 ALIGNMENT = 64  # bytes
 BLOCK = 512  # bytes of a shard that each member takes at least
 MAX_SAMPLES = 2**32 - 1  # positions that fit a row
@@ -164,9 +164,13 @@ class DatasetIndex:
         """Read all but the key table."""
         if nbytes < HEADER.size:
             raise FormatError("truncated inside its header", self.path, nbytes)
-        self._parse_header(source.read(0, HEADER.size), nbytes)
+        begin = source.read(0, min(nbytes, BEGIN))
+        self._parse_header(begin[: HEADER.size], nbytes)
         at = _column_offsets(self.count, self._names_bytes, self.version)
-        self.shards: list[ShardRecord] = self._read_shards(source, at)
+        raw = begin[HEADER.size : at["rows"]]
+        if at["rows"] > len(begin):
+            raw = source.read(HEADER.size, at["rows"] - HEADER.size)
+        self.shards: list[ShardRecord] = self._read_shards(raw, at)
         self._rows_at = at["rows"]
 
     def _parse_header(self, raw: bytes, nbytes: int) -> None:
@@ -201,10 +205,7 @@ class DatasetIndex:
                 reason = f"expected {expected:,} bytes by the header, got {nbytes:,}"
                 raise FormatError(reason, self.path, 16)
 
-    def _read_shards(
-        self, source: PreadSource | RemoteFile, at: dict[str, int]
-    ) -> list[ShardRecord]:
-        raw = source.read(HEADER.size, at["rows"] - HEADER.size)
+    def _read_shards(self, raw: bytes, at: dict[str, int]) -> list[ShardRecord]:
         if self._checksum(TABLE_BOUND, raw) != self._table_crc:
             raise FormatError("the columns' checksum is wrong", self.path, 72)
 
@@ -294,34 +295,6 @@ class DatasetIndex:
             return b""
         return self._memory.read(self._rows_at, 8 * self.samples)
 
-    def check(
-        self,
-        number: int,
-        path: str,
-        samples: int,
-        table: ExtentTable,
-        file: LocalFile | RemoteFile,
-        fingerprint: bytes | None = None,
-    ) -> None:
-        """Raise StaleIndexError if an open shard differs from its record."""
-        record = self.shards[number]
-        same = (record.shard_bytes, record.samples, record.members) == (
-            file.nbytes,
-            samples,
-            len(table),
-        )
-        if same and not is_same_file(record.identity, identify_file(file)):
-            if fingerprint is None:
-                fingerprint = compute_fingerprint(file, table)
-            same = fingerprint == record.fingerprint
-        if not same:
-            raise StaleIndexError(
-                f"{path} was written to after the index was made; "
-                "rebuild it with: fastshard index",
-                self.path,
-                0,
-            )
-
     def candidates(self, key: str) -> list[int]:
         """Return the sorted positions of samples that may have this key.
 
@@ -351,6 +324,56 @@ class DatasetIndex:
         if self._file is not None:
             where = self._file.url, self._file.settings
         return _reopen, (where, self.identity, self._copied)
+
+
+class DatasetIndexView(NamedTuple):
+    """View of a dataset index in the order of a dataset's shards.
+
+    Attributes
+    ----------
+    file : DatasetIndex
+    numbers : list of int, or None
+        Each shard's position in the index; None for the index's own order.
+    """
+
+    file: DatasetIndex
+    numbers: list[int] | None
+
+    @property
+    def path(self) -> str:
+        """Path or URL of the ``dataset.fsi``."""
+        return self.file.path
+
+    @property
+    def has_keys(self) -> bool:
+        """True if the index has a key table that is valid for this order."""
+        return self.numbers is None and self.file.has_keys
+
+    def some(self, shards: Sequence[int]) -> DatasetIndexView:
+        """Return the view of some of the shards, by position."""
+        numbers = range(self.file.count) if self.numbers is None else self.numbers
+        return DatasetIndexView(self.file, [numbers[k] for k in shards])
+
+    def counts(self) -> list[tuple[int, int]]:
+        """Return each shard's numbers of samples and members."""
+        shards = self.file.shards
+        if self.numbers is not None:
+            shards = [shards[number] for number in self.numbers]
+        return [(shard.samples, shard.members) for shard in shards]
+
+    def record(self, k: int) -> ShardRecord:
+        """Return the record of shard `k`."""
+        return self.file.shards[k if self.numbers is None else self.numbers[k]]
+
+    def data_bytes(self) -> int:
+        """Return the sum of all members' sizes in bytes."""
+        shards = self.file.shards
+        numbers = range(len(shards)) if self.numbers is None else self.numbers
+        return sum(shards[number].data_bytes for number in numbers)
+
+    def candidates(self, key: str) -> list[int]:
+        """Return positions of samples that may have this key; see `DatasetIndex`."""
+        return self.file.candidates(key)
 
 
 def _reopen(

@@ -4,93 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile
 from fastshard._util.paths.urls import is_remote, join_url, redact, relative_path
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import warn_ignored_index, warn_old_version
-from fastshard.index.dataset_file import NAME, DatasetIndex, ShardRecord
+from fastshard.index.dataset_file import (
+    NAME,
+    DatasetIndex,
+    DatasetIndexView,
+    ShardRecord,
+)
 from fastshard.index.freshness import identify_file, is_same_file
 
 if TYPE_CHECKING:
-    from fastshard._core.table.extents import ExtentTable
-    from fastshard.remote.file import RemoteFile
     from fastshard.remote.options import Settings
 
 __all__ = [
-    "DatasetIndexView",
     "find_dataset_index",
     "match_dataset_index",
     "match_remote_dataset_index",
 ]
 
 CHECKED_SHARDS = 64  # touched shards whose headers are compared at open, at most
-
-
-class DatasetIndexView(NamedTuple):
-    """View of a dataset index in the order of a dataset's shards.
-
-    Attributes
-    ----------
-    file : DatasetIndex
-    numbers : list of int, or None
-        Each shard's position in the index; None for the index's own order.
-    """
-
-    file: DatasetIndex
-    numbers: list[int] | None
-
-    @property
-    def path(self) -> str:
-        """Path or URL of the ``dataset.fsi``."""
-        return self.file.path
-
-    @property
-    def has_keys(self) -> bool:
-        """True if the index has a key table that is valid for this order."""
-        return self.numbers is None and self.file.has_keys
-
-    def some(self, shards: Sequence[int]) -> DatasetIndexView:
-        """Return the view of some of the shards, by position."""
-        numbers = range(self.file.count) if self.numbers is None else self.numbers
-        return DatasetIndexView(self.file, [numbers[k] for k in shards])
-
-    def counts(self) -> list[tuple[int, int]]:
-        """Return each shard's numbers of samples and members."""
-        shards = self.file.shards
-        if self.numbers is not None:
-            shards = [shards[number] for number in self.numbers]
-        return [(shard.samples, shard.members) for shard in shards]
-
-    def fingerprint(self, k: int) -> bytes:
-        """Return the recorded fingerprint of shard `k`."""
-        return self.file.shards[
-            k if self.numbers is None else self.numbers[k]
-        ].fingerprint
-
-    def data_bytes(self) -> int:
-        """Return the sum of all members' sizes in bytes."""
-        shards = self.file.shards
-        numbers = range(len(shards)) if self.numbers is None else self.numbers
-        return sum(shards[number].data_bytes for number in numbers)
-
-    def check(
-        self,
-        k: int,
-        path: str,
-        samples: int,
-        table: ExtentTable,
-        file: LocalFile | RemoteFile,
-        fingerprint: bytes | None = None,
-    ) -> None:
-        """Raise StaleIndexError if shard `k` differs from the index's record of it."""
-        number = k if self.numbers is None else self.numbers[k]
-        self.file.check(number, path, samples, table, file, fingerprint)
-
-    def candidates(self, key: str) -> list[int]:
-        """Return positions of samples that may have this key; see `DatasetIndex`."""
-        return self.file.candidates(key)
 
 
 def find_dataset_index(

@@ -88,8 +88,8 @@ def find_remote_index(
     for kind in SEARCHED:
         path = _sidecar_location(shard, kind, folder)
         try:
-            return read_remote_index(
-                path, file, last_dot=last_dot, lower=lower, settings=settings
+            return _read_index(
+                path, kind, file, last_dot=last_dot, lower=lower, settings=settings
             )
         except OSError as error:
             if not is_not_found(error):
@@ -128,16 +128,29 @@ def read_remote_index(
     """Read an index and check it against its shard, of which at least one is remote."""
     if isinstance(path, str):
         path = parse_path_or_url(path)
-    if isinstance(path, Url):
-        shown, kind = path.redacted, infer_format(path.base)
-    else:
-        shown, kind = path, infer_format(base_of(path))
+    kind = infer_format(path.base if isinstance(path, Url) else base_of(path))
     if kind not in SEARCHED:
         raise RemoteError(
             f"an index of format {kind} can be read for local shards only; expected "
             + " or ".join(SEARCHED),
-            shown,
+            path.redacted if isinstance(path, Url) else path,
         )
+    return _read_index(
+        path, kind, file, last_dot=last_dot, lower=lower, settings=settings
+    )
+
+
+def _read_index(
+    path: str | Url,
+    kind: str,
+    file: RemoteFile | LocalFile,
+    *,
+    last_dot: bool,
+    lower: bool,
+    settings: Settings | None,
+) -> Contents:
+    """Read an index of a known format; see `read_remote_index`."""
+    shown = path.redacted if isinstance(path, Url) else path
     if settings is None:
         assert isinstance(file, RemoteFile)
         settings = file.settings

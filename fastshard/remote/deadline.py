@@ -87,6 +87,8 @@ class Deadline:
         End, ns of `time.monotonic_ns`.
     timeout : float
         Total time, seconds.
+    nbytes : int
+        Bytes for which it has time, in addition to the timeout.
     cancelled : bool
     is_general : bool
         Whether the general client reads, after the fast path has failed.
@@ -100,12 +102,14 @@ class Deadline:
         "at",
         "cancelled",
         "is_general",
+        "nbytes",
         "sock",
         "timeout",
     )
 
     def __init__(self, timeout: float, nbytes: int = 0) -> None:
         self.timeout = timeout + nbytes / SLOWEST
+        self.nbytes = nbytes
         self._begun = time.monotonic_ns()
         self._answer: RetryError | None = None  # the last one with a status
         self.at = self._begun + int(self.timeout * 1e9)
@@ -115,9 +119,11 @@ class Deadline:
         note_waits((self,))
 
     def extend(self, nbytes: int) -> None:
-        """Extend the limit by the size of a response."""
-        self.timeout += nbytes / SLOWEST
-        self.at += int(nbytes / SLOWEST * 1e9)
+        """Extend the limit to the size of a response, once for several attempts."""
+        further = max(nbytes - self.nbytes, 0)
+        self.nbytes += further
+        self.timeout += further / SLOWEST
+        self.at += int(further / SLOWEST * 1e9)
 
     def cancel(self) -> None:
         """Cancel the read; a thread that waits for the socket wakes up."""
@@ -137,6 +143,15 @@ class Deadline:
         if left <= 0:
             raise RetryError(f"no complete response within {self.timeout:.3g} s")
         return left
+
+    def receive(self, sock: socket.socket, most: int) -> bytes:
+        """Receive at most so many bytes; the wait ends with the limit, or a cancel."""
+        self.sock = sock  # before `remaining` asks if it is cancelled
+        try:
+            sock.settimeout(self.remaining())
+            return sock.recv(most)
+        finally:
+            self.sock = None
 
     def backoff(
         self, failed: RetryError, attempt: int, url: str, attempts: int | None = None

@@ -156,7 +156,7 @@ class RemoteFile:
     @property
     def meter(self) -> Meter:
         """Latency and transfer rate of the server, measured in this process."""
-        return self.settings.shared(self._client).meter
+        return self.settings.shared[self._client].meter
 
     def flight_bytes(self) -> int:
         """Return the bytes that all connections transfer in two round trips.
@@ -176,15 +176,15 @@ class RemoteFile:
         """Fill a buffer from the disk cache; return False if it lacks a byte."""
         return self.entry is not None and self.entry.read_into(offset, view)
 
-    def begin(self, read: LoopedRead) -> bool:
-        """Give a range read to its transport's loop, if it has one.
+    def begin(self, reads: Sequence[LoopedRead]) -> Sequence[LoopedRead]:
+        """Give range reads to its transport's loop; return those that it does not take.
 
         Ranges that are then stored in the cache are read by threads.
         """
         if self.settings.offline or self.entry is not None:
-            return False
-        transport = self.settings.shared(self._client)
-        return transport.begin(self.location, self.info, read)
+            return reads
+        transport = self.settings.shared[self._client]
+        return transport.begin(self.location, self.info, reads)
 
     def read_range(
         self, start: int, end: int, parts: Sequence[Part], deadline: Deadline
@@ -199,7 +199,7 @@ class RemoteFile:
             parts = [part for part in parts if not self.read_cached(*part)]
             if not parts:
                 return
-        transport = self.settings.shared(self._client)
+        transport = self.settings.shared[self._client]
         try:
             transport.read(self.location, start, end, parts, self.info, deadline)
         except NoRangesError:
@@ -222,7 +222,7 @@ class RemoteFile:
         """Store the blocks of a range that the cache lacks."""
         entry, block = self.entry, self.settings.block
         assert entry is not None
-        transport = self.settings.shared(self._client)
+        transport = self.settings.shared[self._client]
         first = start // block * block
         for offset, size in entry.missing(first, -(-end // block) * block - first):
             room, view = allocate_bytes(size)
@@ -329,7 +329,7 @@ def is_not_found(error: OSError) -> bool:
 def transport_for(url: str | Url, settings: Settings) -> Transport:
     """Return the process's client for a URL."""
     kind = settings.client or _client_of(parse_url(url).scheme)
-    client: Transport = settings.shared(kind)
+    client: Transport = settings.shared[kind]
     return client
 
 
@@ -397,7 +397,7 @@ def cache_for(settings: Settings) -> RangeCache | None:
     """Return the process's disk cache, or None without ``cache_dir``."""
     if settings.cache_dir is None:
         return None
-    return settings.shared(_CacheOfSettings).cache
+    return settings.shared[_CacheOfSettings].cache
 
 
 def index_cache_entry(file: RemoteFile) -> CacheEntry | None:

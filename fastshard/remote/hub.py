@@ -162,9 +162,11 @@ class HubClient:
         with self._resolve(url) as resolved:
             self._http.read(resolved, start, end, parts, expected, deadline)
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to the loop; see `Transport`."""
-        return self._http.begin(Url(self.resolve_url(url.text)), expected, read)
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Give range reads to the loop; see `Transport`."""
+        return self._http.begin(Url(self.resolve_url(url.text)), expected, reads)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""
@@ -347,4 +349,4 @@ def _is_true(variable: str) -> bool:
 
 def hub_for(settings: Settings) -> HubClient:
     """Return the process's client for these settings."""
-    return settings.shared(HubClient)
+    return settings.shared[HubClient]

@@ -216,9 +216,11 @@ class StoreClient:
 
         self._call(url, deadline, call)
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Return False: obstore's calls are made by threads."""
-        return False
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Return all reads: obstore's calls are made by threads."""
+        return reads
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""
@@ -490,4 +492,4 @@ def _describe(error: BaseException, settings: Settings) -> str:
 
 def stores_for(settings: Settings) -> StoreClient:
     """Return the process's client for these settings."""
-    return settings.shared(StoreClient)
+    return settings.shared[StoreClient]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastshard._util.options import check_names
 from fastshard._util.paths.remote_options import RemoteOptions, Sign
@@ -38,6 +38,22 @@ MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
+class Shared(dict[Any, Any]):
+    """The process's one ``kind(settings)`` of each kind, made at its first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, kind: Callable[[Settings], T]) -> T: ...
+
+    def __missing__(self, kind: Callable[[Settings], T]) -> T:
+        made: T = self.setdefault(kind, kind(self._settings))
+        return made
+
+
 class Settings(ForkAware):
     """Checked `RemoteOptions`; immutable. Pickles unless it holds a secret.
 
@@ -49,6 +65,8 @@ class Settings(ForkAware):
         Number of objects that are opened at a time.
     reached : set of Origin
         Servers that have answered, in this process or in the one that pickled this.
+    shared : Shared
+        Clients, caches and pools of threads of this process.
     client : callable or None
         Class of the client for all URLs; None for that of their scheme.
     block : int
@@ -63,7 +81,7 @@ class Settings(ForkAware):
         self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()
     ) -> None:
         check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
-        self._shared: dict[Callable[[Settings], Any], Any] = {}
+        self.shared = Shared(self)
         super().__init__()
         self.options = options
         self.reached: set[Origin] = set()
@@ -104,19 +122,12 @@ class Settings(ForkAware):
         """Servers of the sources, which the secrets are sent to."""
         return self.credentials.origins
 
-    def shared(self, kind: Callable[[Settings], T]) -> T:
-        """Return the process's one ``kind(settings)``; make it at the first call."""
-        found: T | None = self._shared.get(kind)
-        if found is None:
-            found = self._shared.setdefault(kind, kind(self))
-        return found
-
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
 
     def reset_after_fork(self) -> None:
         """Drop the parent's connections and thread pools; the child makes its own."""
-        self._shared.clear()
+        self.shared.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the options, unless one of them is a secret."""

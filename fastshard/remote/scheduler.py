@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -262,7 +264,7 @@ class RangeRead:
             self.fail(RemoteError(CANCELLED, self.file.path))
             return
         self.claim_lock.release()
-        self.file.settings.shared(ReaderPool).start([self])
+        self.file.settings.shared[ReaderPool].start([self])
 
     def _end(self) -> None:
         if self.done:
@@ -464,9 +466,11 @@ def start(requests: Sequence[Request]) -> None:
     note_waits(requests)
     for settings, group in _group_by_settings(requests).items():
         reads = _coalesce_as_measured(group)
-        others = [read for read in reads if not read.file.begin(read)]
+        others: list[RangeRead] = []
+        for file, own in groupby(reads, key=attrgetter("file")):
+            others += file.begin(list(own))
         if others:
-            settings.shared(ReaderPool).start(others)
+            settings.shared[ReaderPool].start(others)
 
 
 def drop_stored(requests: Sequence[Request]) -> None:

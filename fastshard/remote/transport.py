@@ -128,8 +128,10 @@ class Transport(Protocol):
     ) -> None:
         """Read a range and copy parts of it to their destinations."""
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to a `ReadLoop`; return False if it is not for one."""
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Give range reads to a `ReadLoop`; return those that are not for one."""
         ...
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
@@ -173,8 +175,8 @@ class RangedObject(Protocol):
         """
         ...
 
-    def begin(self, read: LoopedRead) -> bool:
-        """Give a range read to its transport's loop; False: call `read_range`."""
+    def begin(self, reads: Sequence[LoopedRead]) -> Sequence[LoopedRead]:
+        """Give its range reads to its transport's loop; return those to read."""
         ...
 
     def read_range(

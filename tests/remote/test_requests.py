@@ -98,7 +98,7 @@ HEAD = (
 def test_a_head_in_pieces(size):
     data = HEAD + b"body"
     pieces = iter([data[at : at + size] for at in range(0, len(data), size)])
-    head, rest = receive_head(lambda: next(pieces))
+    head, rest = receive_head(next(pieces), lambda: next(pieces))
     headers, found = parse_head(head)
     assert bytes(rest) + b"".join(pieces) == b"body"
     assert headers["content-range"] == found.content_range == "bytes 0-4/9"
@@ -109,6 +109,6 @@ def test_heads_without_an_end():
     for cut in range(len(HEAD)):
         pieces = iter([HEAD[:cut], b""])
         with pytest.raises(ConnectionError, match="inside the headers"):
-            receive_head(lambda pieces=pieces: next(pieces))
+            receive_head(next(pieces), lambda pieces=pieces: next(pieces))
     with pytest.raises(ValueError, match="too long"):
-        receive_head(lambda: b"x" * 9000)
+        receive_head(b"x" * 9000, lambda: b"x" * 9000)

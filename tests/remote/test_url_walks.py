@@ -11,8 +11,8 @@ from support.walks import trace_walk
 
 # Without an index no request is sent. A dataset index is read by the open, and the
 # first use of a shard requests its begin, its index, and headers to check them.
-OPEN = {"none": (10, 5), "auto": (23, 29)}
-FIRST_USE = (24, 90)
+OPEN = {"none": (10, 2), "auto": (22, 20)}
+FIRST_USE = (22, 60)
 
 
 @pytest.fixture(autouse=True)

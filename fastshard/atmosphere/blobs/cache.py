@@ -170,7 +170,7 @@ def fetch_blob(
         return path
     blob = BlobName(did, cid, nbytes)
     wanted = _check(blob)
-    cache = settings.shared(_BlobCache).cache
+    cache = settings.shared[_BlobCache].cache
     if settings.offline:
         raise RemoteNotFoundError(
             "the blob is not in cache_dir, and offline=True", blob.url
@@ -191,7 +191,7 @@ def find_blob(
 ) -> str | None:
     """Return the path of a blob's file, or None if it is not in the cache."""
     blob = BlobName(did, cid, nbytes)
-    return _find(settings.shared(_BlobCache).cache, _check(blob), blob)
+    return _find(settings.shared[_BlobCache].cache, _check(blob), blob)
 
 
 @functools.lru_cache(4096)
@@ -252,7 +252,7 @@ def _download(
                 writers[0].write(data)
 
         try:
-            settings.shared(_BlobServer).download(blob, open_sink)
+            settings.shared[_BlobServer].download(blob, open_sink)
         except _DiskError as error:
             raise error.reason from None
         except BlobNotFoundError as error:

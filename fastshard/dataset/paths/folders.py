@@ -160,7 +160,7 @@ def _folders(
         return
     for part in location.parts:
         if isinstance(part, Url):
-            if settings is None:
+            if settings is None or (is_first and part.base.endswith(SUFFIX)):
                 return
             from fastshard.dataset.paths.remote_listing import (
                 RemoteFolder,

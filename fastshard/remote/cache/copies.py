@@ -74,9 +74,11 @@ class CopyClient:
             raise changed(url, expected, found)
         self.meter.record_response(end - start, time.monotonic() - begun)
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Return False: files are read by threads."""
-        return False
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Return all reads: files are read by threads."""
+        return reads
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of a file."""

@@ -254,7 +254,8 @@ def _send(
         sent.headers["Content-Length"] = "0"
     for credentials in (client.settings.credentials, request.credentials):
         sent.authorize(credentials)
-    response: urllib3.BaseHTTPResponse = client.send(sent, limit.deadline, pieces)
+    remaining = limit.deadline.remaining()
+    response: urllib3.BaseHTTPResponse = client.send(sent, remaining, pieces)
     return response
 
 

@@ -14,7 +14,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -40,7 +40,7 @@ from fastshard.remote.http.connection import (
     refuse_proxy,
 )
 from fastshard.remote.http.fast import FastHttp
-from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse
+from fastshard.remote.http.response import FRESH_URL, REFUSALS, RangeResponse, Wanted
 from fastshard.remote.http.signing import SignedUrls
 from fastshard.remote.meter import Meter
 from fastshard.remote.options import Settings
@@ -77,7 +77,7 @@ EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signat
 MESSAGE = 64 << 10  # bytes of the body of an error response
 MESSAGE_SECONDS = 2.0  # for which the body of a refusal is waited for
 COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
-MOST_FAST = 1 << 20  # bytes of a range that the fast path requests at first
+FIRST = 1 << 20  # bytes of an object that is read whole, in the first request
 LARGEST = 1 << 40  # bytes of a downloaded object
 
 
@@ -91,7 +91,7 @@ class HttpClient:
         self._managers: dict[tuple[str | None, bool], Any] = {}
         self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # of redirects; with expiry
-        self._signed = SignedUrls(settings.sign)
+        self._signed = SignedUrls(settings.sign) if settings.sign else None
         self._common: set[Origin] = set()  # hosts that sent a common response
 
     def read(
@@ -106,97 +106,71 @@ class HttpClient:
         """Read a range and copy parts of it to their destinations; see `Transport`."""
         deadline = deadline or Deadline(self.settings.timeout, end - start)
         target = self._target_of(url.normalized)
-        if self._fast.read(target, start, end, parts, expected, deadline):
-            return
-        self._request(
-            url,
-            start,
-            end,
-            expected,
-            deadline,
-            lambda response: response.read_parts(parts),
-        )
+        if not self._fast.read(target, start, end, parts, expected, deadline):
+            wanted = Wanted(url, start, end, expected)
+            self._request(wanted, deadline, lambda response: response.read_parts(parts))
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to the loop; see `Transport`."""
-        return self._fast.begin(self._target_of(url.normalized), expected, read)
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Give range reads to the loop; see `Transport`."""
+        return self._fast.begin(self._target_of(url.normalized), expected, reads)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""
-        url = parse_url(url)
-        deadline = Deadline(self.settings.timeout, size)
-        return self._request(
-            url,
-            0,
-            size,
-            None,
-            deadline,
-            RangeResponse.read_with_info,
-        )
+        return self._request_first(Wanted(parse_url(url), 0, size))
 
     def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and all bytes of an object; ranges are not needed."""
-        url = parse_url(url)
-        first = 1 << 20
-        deadline = Deadline(self.settings.timeout, first)
-
-        def receive(response: RangeResponse) -> tuple[ObjectInfo, bytes]:
-            nbytes = response.info.nbytes
-            if nbytes > most:
-                raise response.error(f"expected at most {most:,} bytes, got {nbytes:,}")
-            deadline.extend(response.end)
-            return response.read_with_info()
-
-        info, data = self._request(url, 0, first, None, deadline, receive, whole=True)
+        wanted = Wanted(parse_url(url), 0, FIRST, most=most)
+        info, data = self._request_first(wanted)
         if len(data) == info.nbytes:
             return info, data
         room, view = allocate_bytes(info.nbytes)
         view[: len(data)] = data
         rest = [(len(data), view[len(data) :])]
-        self.read(url, len(data), info.nbytes, rest, info)
+        self.read(wanted.url, len(data), info.nbytes, rest, info)
         return info, room
 
     def download(self, url: Url, receive: Callable[[RangeResponse], T]) -> T:
         """Request a whole object of any size; return ``receive(response)``."""
-        deadline = Deadline(self.settings.timeout)
+        wanted = Wanted(url, 0, LARGEST, most=LARGEST)
+        return self._request(wanted, Deadline(self.settings.timeout), receive)
 
-        is_extended = False  # once: a server may break off each attempt
-
-        def extend_and_receive(response: RangeResponse) -> T:
-            nonlocal is_extended
-            if not is_extended:
-                deadline.extend(response.end)
-            is_extended = True
-            return receive(response)
-
-        return self._request(
-            url, 0, LARGEST, None, deadline, extend_and_receive, whole=True
-        )
+    def _request_first(self, wanted: Wanted) -> tuple[ObjectInfo, bytes]:
+        """Request an object for the first time: by the fast path, or by urllib3."""
+        given = wanted.url.normalized
+        target, begun = self._first_of(given), time.monotonic()
+        is_fast = given not in self._targets and origin_of(target) in self._common
+        deadline, size = Deadline(self.settings.timeout, wanted.end), wanted.end
+        response = self._fast.ask(target, 0, size, deadline) if is_fast else None
+        if response is not None:
+            self.meter.record_latency(time.monotonic() - begun)
+            try:
+                ranged = RangeResponse(response, wanted)
+                if ranged.end > size:
+                    deadline.extend(ranged.end)
+                return ranged.read_with_info()
+            except RemoteNotFoundError:
+                response.release_conn()
+                raise
+            except (*FAILURES, RetryError):
+                self._fast.count_uncommon(target)
+            finally:
+                response.close()
+        return self._request(wanted, deadline, RangeResponse.read_with_info)
 
     def _request(
-        self,
-        url: Url,
-        start: int,
-        end: int,
-        expected: ObjectInfo | None,
-        deadline: Deadline,
-        receive: Callable[[RangeResponse], T],
-        whole: bool = False,
+        self, wanted: Wanted, deadline: Deadline, receive: Callable[[RangeResponse], T]
     ) -> T:
         """Send a request; retry after transient failures and expired signatures."""
-        given, attempt, may_sign = url.normalized, 0, True
-        if expected is None and end - start <= MOST_FAST:
-            found = self._receive_common(url, start, end, deadline, receive, whole)
-            if found is not None:
-                return found[0]
+        url, attempt, may_sign = wanted.url, 0, True
+        given = url.normalized
         while True:
             first = self._first_of(given)
             redirected = self._target_of(given) != first
             try:
-                with self._respond(
-                    url, start, end, expected, deadline, whole
-                ) as response:
-                    return receive(response)
+                return self._attempt(wanted, deadline, receive)
             except RetryError as failed:
                 self._targets.pop(given, None)
                 deadline.backoff(failed, attempt, url.redacted, self.settings.attempts)
@@ -204,60 +178,26 @@ class HttpClient:
             except RemoteError as error:
                 target = self._targets.pop(given, None)
                 if not redirected or error.status not in EXPIRED:
-                    if not may_sign or not self._signed.renew(url, error, first):
+                    signed = self._signed if may_sign else None
+                    if signed is None or not signed.renew(url, error, first):
                         error = self._explain(error, first != given, target is not None)
                         error.attempts = attempt + 1
                         raise error from None
                     may_sign = False
             attempt += 1
 
-    def _receive_common(
-        self,
-        url: Url,
-        start: int,
-        end: int,
-        deadline: Deadline,
-        receive: Callable[[RangeResponse], T],
-        whole: bool,
-    ) -> tuple[T] | None:
-        """Send a request by the fast path; return None if urllib3 is to send it."""
-        begun, target = time.monotonic(), self._first_of(url.normalized)
-        if url.normalized in self._targets or origin_of(target) not in self._common:
-            return None
-        response = self._fast.ask(target, start, end, deadline)
-        if response is None:
-            return None
-        try:
-            self.meter.record_latency(time.monotonic() - begun)
-            return (receive(RangeResponse(response, url, start, end, None, whole)),)
-        except RemoteNotFoundError:
-            response.release_conn()
-            raise
-        except (*FAILURES, RetryError):
-            self._fast.count_uncommon(target)
-            return None
-        finally:
-            response.close()
-
-    @contextmanager
-    def _respond(
-        self,
-        url: Url,
-        start: int,
-        end: int,
-        expected: ObjectInfo | None,
-        deadline: Deadline,
-        whole: bool,
-    ) -> Iterator[RangeResponse]:
-        """Send a request, follow redirects, yield a response with valid headers."""
-        target = self._target_of(url.normalized)
+    def _attempt(
+        self, wanted: Wanted, deadline: Deadline, receive: Callable[[RangeResponse], T]
+    ) -> T:
+        """Send a request by urllib3, follow redirects, receive the response."""
+        url, target = wanted.url, self._target_of(wanted.url.normalized)
         response = None
         handled = sys.exception()  # by the caller; the context of later exceptions
         current_read.deadline = deadline
         try:
             for _ in range(MOST_REDIRECTS + 1):
                 begun = time.monotonic()
-                response = self._send_range(target, start, end, expected, deadline)
+                response = self._send_range(target, wanted, deadline)
                 if response.status not in REDIRECTS:
                     break
                 target = self._follow_redirect(url, target, response)
@@ -267,22 +207,13 @@ class HttpClient:
             self.meter.record_latency(time.monotonic() - begun)
             if response.status in COMMON:
                 self._common.add(origin_of(target))
-            message = b""
-            if response.status >= 400:
-                message = _drain(response, deadline)
-            ranged = RangeResponse(
-                response,
-                url,
-                start,
-                end,
-                expected,
-                whole,
-                target=target,
-                message=message,
-            )
+            message = _drain(response, deadline) if response.status >= 400 else b""
+            ranged = RangeResponse(response, wanted, target, message)
+            if wanted.most:
+                deadline.extend(ranged.end)
             begun = time.monotonic()
-            yield ranged
-            self.meter.record_transfer(end - start, time.monotonic() - begun)
+            received = receive(ranged)
+            seconds = time.monotonic() - begun
             response = None
         except FAILURES as error:
             raise self.translate_error(error, url, target, handled) from None
@@ -290,32 +221,30 @@ class HttpClient:
             current_read.clear()
             if response is not None:
                 response.close()
+        self.meter.record_transfer(wanted.end - wanted.start, seconds)
+        return received
 
-    def _send_range(
-        self,
-        target: str,
-        start: int,
-        end: int,
-        expected: ObjectInfo | None,
-        deadline: Deadline,
-    ) -> Any:
+    def _send_range(self, target: str, wanted: Wanted, deadline: Deadline) -> Any:
         """Send a request for a range; return the response with its body unread."""
-        tag = ""
+        tag, expected = "", wanted.expected
         if expected is not None and target not in self._targets:
             tag = expected.tag
         credentials = self.settings.credentials
-        request = range_request(target, start, end, tag, credentials)
+        request = range_request(target, wanted.start, wanted.end, tag, credentials)
+        remaining = deadline.remaining()
         traffic.count_request()
-        return self.send(request, deadline)
+        return self.send(request, remaining)
 
     def send(
         self,
         request: HttpRequest,
-        deadline: Deadline,
+        remaining: float,
         body: Iterator[bytes | memoryview] | None = None,
     ) -> Any:
-        """Send a request by urllib3; return the response with its body unread."""
-        remaining = deadline.remaining()
+        """Send a request by urllib3; return the response with its body unread.
+
+        `remaining` are the seconds for it.
+        """
         pool, takes_urls = self.pool_for(request.origin)
         base, question, query = request.url.partition("?")
         current_read.query = question + query if query else ""
@@ -381,7 +310,7 @@ class HttpClient:
 
     def _first_of(self, url: str) -> str:
         """Return the URL to request, before redirects: a fresh one, or the given."""
-        return self._signed.fresh.get(url, url)
+        return self._signed.fresh.get(url, url) if self._signed else url
 
     def _target_of(self, url: str) -> str:
         """Return the cached redirect target of a URL, or its signed URL."""
@@ -473,4 +402,4 @@ def _describe(error: BaseException) -> str:
 
 def client_for(settings: Settings) -> HttpClient:
     """Return the process's client for these settings."""
-    return settings.shared(HttpClient)
+    return settings.shared[HttpClient]

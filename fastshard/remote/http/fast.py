@@ -163,6 +163,9 @@ class HttpLoop(ForkAware):
         self._lock = threading.Lock()  # of starting and ending the thread
         self._thread: threading.Thread | None = None
         self._sockets: dict[int, tuple[socket.socket, ServerState]] = {}
+        # See `ReadLoop`.
+        self.begin_wait, self.end_wait = self._loop.begin_wait, self._loop.end_wait
+        self.cancel = self._loop.cancel
         super().__init__()
 
     def submit(
@@ -208,18 +211,6 @@ class HttpLoop(ForkAware):
                 self._work()
             finally:
                 self._thread = None
-
-    def begin_wait(self) -> None:
-        """Announce that this thread waits for a read."""
-        self._loop.begin_wait()
-
-    def end_wait(self) -> None:
-        """End what `begin_wait` began."""
-        self._loop.end_wait()
-
-    def cancel(self, exchange: RangeExchange) -> None:
-        """End an exchange soon."""
-        self._loop.cancel(exchange)
 
     def before_fork(self) -> None:
         """End the thread if it is idle."""
@@ -314,17 +305,35 @@ class FastHttp:
         self._loop: HttpLoop | None = None
         self._numbers = itertools.count()
 
-    def begin(self, url: str, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to the loop; return False if it is not for the loop.
+    def begin(
+        self, url: str, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Give range reads to the loop; return those that are not for it.
 
         It is for ranges of plain servers with a known address.
         """
         origin = origin_of(url)
         if not CAN_LOOP or origin.scheme != "http" or not expected.tag:
-            return False
+            return reads
         server = self._server_of(origin)
         if server.proxied or server.is_paused() or not server.has_address():
-            return False
+            return reads
+        loop = self._loop or self._make_loop()
+        return [
+            read
+            for read in reads
+            if not self._submit(loop, url, expected, read, server)
+        ]
+
+    def _submit(
+        self,
+        loop: HttpLoop,
+        url: str,
+        expected: ObjectInfo,
+        read: LoopedRead,
+        server: ServerState,
+    ) -> bool:
+        """Give a range read to the loop; return False if it did not take it."""
         try:
             start, end = read.start, read.end
             exchange = RangeExchange(
@@ -336,7 +345,6 @@ class FastHttp:
                 int((self._settings.timeout + (end - start) / SLOWEST) * 1e9),
                 read,
             )
-            loop = self._loop or self._make_loop()
         except Exception:  # for example of a function for token=; reported by `read`
             return False
         read.enter_loop(loop, exchange, server)
@@ -513,7 +521,7 @@ def _exchange_in_python(
 
     sock.settimeout(deadline.remaining())
     sock.sendall(request)
-    head, rest = receive_head(receive)
+    head, rest = receive_head(receive(), receive)
     kept = parse_head(head, content_range, tag, scatter.left)
     if kept is None:
         raise ValueError("another response than the expected one")

@@ -9,7 +9,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import allocate_bytes
@@ -37,6 +38,7 @@ __all__ = [
     "REFUSALS",
     "PlainResponse",
     "RangeResponse",
+    "Wanted",
 ]
 
 FIRST = 80 << 10  # bytes that are received at first
@@ -55,6 +57,27 @@ FRESH_URL = "; give a fresh URL, or sign=, a function that returns one"
 EARLIEST = 1e9  # seconds since 1970: no signature expired before
 
 
+class Wanted(NamedTuple):
+    """Range of an object that is asked for.
+
+    Attributes
+    ----------
+    url : Url
+        As given, before redirects.
+    start, end : int
+    expected : ObjectInfo or None
+        Metadata of the object if it is known.
+    most : int
+        Size up to which the whole object is as good; 0 for the range alone.
+    """
+
+    url: Url
+    start: int
+    end: int
+    expected: ObjectInfo | None = None
+    most: int = 0
+
+
 class RangeResponse:
     """Response with valid headers, and its body.
 
@@ -68,20 +91,14 @@ class RangeResponse:
     def __init__(
         self,
         response: BaseHTTPResponse | PlainResponse,
-        url: Url,
-        start: int,
-        end: int,
-        expected: ObjectInfo | None,
-        whole: bool = False,
+        wanted: Wanted,
         target: str = "",
         message: bytes = b"",
     ) -> None:
         self._response = response
-        self._target = target or url.text
+        self._url, self.start, self.end, self._expected, most = wanted
+        self._target = target or self._url.text
         self._message = message.decode("latin-1")
-        self._url = url
-        self._expected = expected
-        self.start, self.end = start, end
         self._body: PlainResponse | TimedResponse
         if isinstance(response, PlainResponse):
             self._body, self._head = response, response.head
@@ -93,7 +110,7 @@ class RangeResponse:
         if status == 206:
             self._check_range()
         elif status == 200:
-            self._check_whole(whole)
+            self._check_whole(most > 0)
         elif status == 416:
             self._check_beyond()
         else:
@@ -106,6 +123,9 @@ class RangeResponse:
         size = self.end - self.start
         if length is not None and length != size:
             raise RetryError(f"expected a body of {size:,} bytes, got {length:,}")
+        if self.info.nbytes > most > 0:
+            got = self.info.nbytes
+            raise self.error(f"expected at most {most:,} bytes, got {got:,}")
 
     def error(self, reason: str) -> RemoteError:
         """Return an error with the URL and the status of the response."""
@@ -283,7 +303,8 @@ class PlainResponse:
         self._deadline = deadline
         self._release = release
         self._is_released = False
-        head, self._rest = receive_head(self._receive_first)
+        receive = partial(deadline.receive, sock, FIRST)
+        head, self._rest = receive_head(receive(), receive)
         self.headers, self.head = parse_head(head)
         self.status, length = self.head.status, self.head.length
         if length is None or length < 0:
@@ -303,36 +324,24 @@ class PlainResponse:
             self._rest = self._rest[len(data) :]
             if not data:
                 most = min(scatter.left, self._left, AT_ONCE)
-                data = memoryview(self._receive_some(most))
+                data = memoryview(self._deadline.receive(self._sock, most))
             if not data:
                 return False
             scatter.feed(data)
             self._left -= len(data)
         return not scatter.left
 
-    def _receive_first(self) -> bytes:
-        return self._receive_some(FIRST)
-
-    def _receive_some(self, most: int) -> bytes:
-        """Receive at most so many bytes; a cancelled deadline ends the wait."""
-        self._deadline.sock = self._sock  # before `remaining` asks if it is cancelled
-        try:
-            self._sock.settimeout(self._deadline.remaining())
-            return self._sock.recv(most)
-        finally:
-            self._deadline.sock = None
-
     def is_complete(self) -> bool:
         """Return whether the whole body was read."""
         return self._left == 0
 
     def release_conn(self) -> None:
-        """Let the connection be used again; without effect before the body's end."""
-        if self._is_kept and self._left == 0:
-            self._is_released = True
-            self._release(self._sock)
+        """Let `close` keep the connection; without effect before the body's end."""
+        self._is_released = self._is_kept and self._left == 0
 
     def close(self) -> None:
-        """Close the connection, unless it was released."""
-        if not self._is_released:
+        """Close the connection, or let it be used again."""
+        if self._is_released:
+            self._release(self._sock)
+        else:
             self._sock.close()

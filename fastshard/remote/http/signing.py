@@ -21,26 +21,24 @@ class SignedUrls:
         URLs to request, by the normalized URL as given; both normalized.
     """
 
-    def __init__(self, sign: Callable[[str], str | None] | None) -> None:
+    def __init__(self, sign: Callable[[str], str | None]) -> None:
         self._sign = sign
         self.fresh: dict[str, str] = {}
         self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
 
     def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
         """Return whether there is another URL than the refused one, which was sent."""
-        if self._sign is None or not _is_refusal(refused):
+        if not _is_refusal(refused):
             return False
         with self._locks.setdefault(url.normalized, threading.Lock()):
             if self.fresh.get(url.normalized, url.normalized) == sent:
-                self._call(self._sign, url, refused)
+                self._call(url, refused)
             return self.fresh.get(url.normalized, url.normalized) != sent
 
-    def _call(
-        self, sign: Callable[[str], str | None], url: Url, refused: RemoteError
-    ) -> None:
+    def _call(self, url: Url, refused: RemoteError) -> None:
         """Ask the function for a URL, and keep it."""
         try:
-            found = sign(url.text)
+            found = self._sign(url.text)
         except Exception as error:
             reason = (
                 f"sign= raised {type(error).__name__}; it returns None for an object "

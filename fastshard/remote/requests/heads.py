@@ -55,17 +55,16 @@ class PlainHeaders(dict[str, str]):
         return super().__getitem__(name.lower())
 
 
-def receive_head(receive: Callable[[], bytes]) -> tuple[bytes, memoryview]:
-    """Receive a head with its empty line; return it and the bytes that follow."""
-    data, at = b"", -1
-    while at < 0:
-        received = receive()
+def receive_head(data: bytes, receive: Callable[[], bytes]) -> tuple[bytes, memoryview]:
+    """Receive a head of which `data` is here; return it and the bytes that follow."""
+    received = data
+    while (at := data.find(b"\r\n\r\n", 0, MOST_HEADERS)) < 0:
         if not received:
             raise ConnectionError("the connection ended inside the headers")
-        data += received
-        at = data.find(b"\r\n\r\n", 0, MOST_HEADERS)
-        if at < 0 and len(data) >= MOST_HEADERS:
+        if len(data) >= MOST_HEADERS:
             raise ValueError("the headers are too long")
+        received = receive()
+        data += received
     return data[: at + 4], memoryview(data)[at + 4 :]
 
 

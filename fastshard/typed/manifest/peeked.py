@@ -114,4 +114,4 @@ def agrees(index: BinaryIndex, shards: PackedSet, k: int) -> bool:
     header, view = index.header, shards.index_view
     if shards.counts()[k] != Counts(header.samples, header.members):
         return False
-    return view is None or view.fingerprint(k) == header.fingerprint
+    return view is None or view.record(k).fingerprint == header.fingerprint

@@ -129,9 +129,11 @@ class FileClient:
             self._read_into(url, offset, view, expected)
         self.meter.record_transfer(end - start, time.monotonic() - begun)
 
-    def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Return False: files are read by threads."""
-        return False
+    def begin(
+        self, url: Url, expected: ObjectInfo, reads: Sequence[LoopedRead]
+    ) -> Sequence[LoopedRead]:
+        """Return all reads: files are read by threads."""
+        return reads
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the size and at most the first `size` bytes of a file."""

@@ -65,7 +65,7 @@ def server():
 @pytest.mark.parametrize("way", ["loop", "fast", "urllib3"])
 def test_ranges_are_authorised(server, monkeypatch, way):
     if way != "loop" or not CAN_LOOP:
-        monkeypatch.setattr(FastHttp, "begin", lambda *args: False)
+        monkeypatch.setattr(FastHttp, "begin", lambda *args: args[-1])
     if way == "urllib3":
         monkeypatch.setattr(FastHttp, "read", lambda *args: False)
         monkeypatch.setattr(FastHttp, "ask", lambda *args: None)
