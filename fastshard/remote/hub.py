@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
-from fastshard._util.json import parse_json
 from fastshard._util.paths.remote_options import RemoteOptions, Token
 from fastshard._util.paths.urls import (
     Url,
@@ -23,14 +22,9 @@ from fastshard._util.paths.urls import (
     parse_url,
     redact,
 )
-from fastshard.errors import (
-    FastshardError,
-    FormatError,
-    RemoteError,
-    RemoteNotFoundError,
-)
+from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.deadline import Deadline
-from fastshard.remote.exchange.answer import MAX_JSON, Answer
+from fastshard.remote.exchange.answer import Answer
 from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest
 from fastshard.remote.http.client import client_for
 from fastshard.remote.options import Settings
@@ -282,10 +276,9 @@ class HubClient:
         if following is not None and is_downgrade(target, following):
             raise self._invalid(url, "a next page without TLS")
         try:  # mirrors may send another type than JSON's
-            found = parse_json(answer.body, page, limit=MAX_JSON, surrogates=True)
-        except FormatError as error:
-            raise self._invalid(url, f"expected JSON: {error.reason}") from None
-        return found, following
+            return answer.json(any_type=True, surrogates=True), following
+        except ValueError as error:
+            raise self._invalid(url, str(error)) from None
 
     def _invalid(self, url: HubUrl, reason: str) -> RemoteError:
         reason = f"no valid response from the hub: {reason}"

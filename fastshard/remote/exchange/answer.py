@@ -48,12 +48,14 @@ class Answer:
         """The Content-Type, in lower case, at most 100 characters."""
         return self.headers.get("Content-Type", "")[:100].strip().lower()
 
-    def json(self) -> Any:
-        """Parse the body."""
-        if self.kind and not JSON_TYPE.fullmatch(self.kind):
+    def json(self, *, any_type: bool = False, surrogates: bool = False) -> Any:
+        """Parse the body, by default only of JSON's types; see `parse_json`."""
+        if self.kind and not any_type and not JSON_TYPE.fullmatch(self.kind):
             found = self.headers.get("Content-Type", "")  # whole: it may hold a secret
             raise ValueError(f"expected JSON, got {found!r}")
         try:
-            return parse_json(self.body, self.url, limit=MAX_JSON)
+            return parse_json(
+                self.body, self.url, limit=MAX_JSON, surrogates=surrogates
+            )
         except FormatError as error:  # without its cause, which has the text
             raise ValueError(f"expected JSON: {error.reason}") from None
