@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from fastshard.errors import FormatError, MissingLibraryError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FormatError
 
 __all__ = [
     "COMPRESSIONS",
@@ -40,6 +41,7 @@ FIRST_BYTES = 256 << 20  # of memory for a result, before it grows with the resu
 SNAPPY_RATIO = 64  # above the largest of the format: 64 bytes by a copy of 3
 GZIP_TIME = slice(4, 8)  # bytes of a header
 MEMORY = "<memory>"
+EXTRA = "'fastshard[mds]'"  # has the libraries
 
 
 class Decoder(Protocol):
@@ -224,23 +226,13 @@ def _convert_errors(algo: str, path: str, at: int) -> Iterator[None]:
         raise FormatError(f"{algo}: {error}", path, at) from error
 
 
-def import_library(name: str, package: str, what: str) -> Any:
-    """Import a library of the extra ``mds``."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"{package} is needed for {what}: pip install 'fastshard[mds]' ({error})"
-        ) from error
-
-
 # zstd
 
 
 def _zstd() -> Any:
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd")
-    return import_library("backports.zstd", "backports.zstd", "zstd")
+    return import_library("backports.zstd", "backports.zstd is needed for zstd", EXTRA)
 
 
 def _compress_zstd(data: bytes, level: int) -> bytes:
@@ -356,7 +348,7 @@ def _compress_br(data: bytes, level: int) -> bytes:
     if brotli is not None:
         compressed: bytes = brotli.compress(data, quality=level)
         return compressed
-    cramjam = import_library("cramjam", "cramjam", "br")
+    cramjam = import_library("cramjam", "cramjam is needed for br", EXTRA)
     return bytes(cramjam.brotli.compress(data, level=level))
 
 
@@ -368,7 +360,7 @@ def _decompress_br(
     There are none if the data without their last byte are not a whole stream; to find
     out, they are decompressed twice.
     """
-    cramjam = import_library("cramjam", "cramjam", "br")
+    cramjam = import_library("cramjam", "cramjam is needed for br", EXTRA)
     data = b"".join(chunks)
     check_plausible(nbytes, path)
     try:
@@ -391,7 +383,7 @@ def _decompress_br(
 
 
 def _compress_snappy(data: bytes, level: int) -> bytes:
-    cramjam = import_library("cramjam", "cramjam", "snappy")
+    cramjam = import_library("cramjam", "cramjam is needed for snappy", EXTRA)
     return bytes(cramjam.snappy.compress_raw(data))
 
 
@@ -399,7 +391,7 @@ def _decompress_snappy(
     chunks: Iterable[bytes | memoryview], nbytes: int, path: str, exact: bool
 ) -> Iterator[bytes]:
     """Decompress the raw block format, which begins with the size of the result."""
-    cramjam = import_library("cramjam", "cramjam", "snappy")
+    cramjam = import_library("cramjam", "cramjam is needed for snappy", EXTRA)
     data = b"".join(chunks)
     check_plausible(nbytes, path)
     with _convert_errors("snappy", path, 0):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from fastshard.codecs.compression import import_library
+from fastshard.codecs.libraries import import_library
 
 __all__ = ["HASHES", "Hash", "compute_hash", "hash_file", "open_hash"]
 
@@ -44,7 +44,9 @@ def open_hash(algo: str) -> Hash:
             f"{algo!r} is not a supported hash algorithm: one of {', '.join(HASHES)}"
         )
     if algo in XXHASHES:
-        made: Hash = getattr(import_library("xxhash", "xxhash", algo), algo)()
+        need = f"xxhash is needed for {algo}"
+        xxhash = import_library("xxhash", need, "'fastshard[mds]'")
+        made: Hash = getattr(xxhash, algo)()
         return made
     return hashlib.new(algo, usedforsecurity=False)
 

@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 from fastshard._util.json import parse_value
 from fastshard._util.viewfile import ViewFile
 from fastshard.codecs import images
-from fastshard.errors import FastshardError, FormatError, MissingLibraryError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FastshardError, FormatError
 
 if TYPE_CHECKING:
     import PIL.Image  # type: ignore[import-not-found, unused-ignore]
@@ -373,12 +374,12 @@ def open_image(file: IO[bytes], *, rare: bool = False) -> PIL.Image.Image:
 
     With `rare` also of the kinds that some builds of Pillow lack.
     """
-    with _require_library("Pillow", "images"):
-        import PIL  # type: ignore[import-not-found, unused-ignore]
+    need = "Pillow is needed to decode this field"
+    pillow = import_library("PIL", need, "'fastshard[images]'")
     with _convert_errors("not an image"):
         try:
             return images.open_image(file, rare=rare)
-        except PIL.UnidentifiedImageError as error:
+        except pillow.UnidentifiedImageError as error:
             kinds = images.READERS + (images.RARE_READERS if rare else ())
             known = ", ".join(kinds)
             raise _fault(f"not an image of a known kind ({known})", 0) from error
@@ -386,16 +387,16 @@ def open_image(file: IO[bytes], *, rare: bool = False) -> PIL.Image.Image:
 
 def decode_msgpack(view: memoryview) -> Any:
     """Unpack one msgpack object, with UTF-8 text and keys of type str or bytes."""
-    with _require_library("msgpack", "msgpack"):
-        import msgpack  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    need = "msgpack is needed to decode this field"
+    msgpack = import_library("msgpack", need, "'fastshard[msgpack]'")
     with _convert_errors("not msgpack"):
         return msgpack.unpackb(view, raw=False, strict_map_key=True)
 
 
 def decode_torch(view: memoryview) -> Any:
     """Load a file of ``torch.save`` onto the CPU: tensors and plain containers."""
-    with _require_library("torch", "torch"):
-        import torch  # type: ignore[import-not-found, unused-ignore]
+    need = "torch is needed to decode this field"
+    torch = import_library("torch", need, "'fastshard[torch]'")
     with _convert_errors("not a torch file of weights only"):
         return torch.load(_file_of(view), map_location="cpu", weights_only=True)
 
@@ -438,17 +439,6 @@ def _fault(reason: str, at: int) -> FormatError:
 
 def _file_of(view: memoryview) -> IO[bytes]:
     return cast("IO[bytes]", ViewFile(view, "<view>"))
-
-
-@contextmanager
-def _require_library(library: str, extra: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"{library} is needed to decode this field: "
-            f"pip install 'fastshard[{extra}]' ({error})"
-        ) from error
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._util.json import parse_json
 from fastshard._util.writing.dtypes import explain_unnamed
-from fastshard.errors import FastshardError, FormatError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -207,7 +208,8 @@ def encode_image(value: object, suffix: str) -> Payload | None:
 
 def make_image(array: Any) -> object:
     """Return an image of an array [rows, columns] or [rows, columns, channels]."""
-    pillow = import_library("PIL.Image", "Pillow", "images")
+    need = "Pillow is needed to encode this field"
+    pillow = import_library("PIL.Image", need, "'fastshard[images]'")
     if array.dtype != "u1":
         raise TypeError(f"expected an image of uint8, got {array.dtype}")
     if array.ndim == 3 and array.shape[2] == 1:
@@ -220,21 +222,10 @@ def make_image(array: Any) -> object:
 def encode_msgpack(value: object, suffix: str) -> Payload | None:
     if isinstance(value, str):
         return None
-    packed: bytes = import_library("msgpack", "msgpack", "msgpack").packb(value)
+    need = "msgpack is needed to encode this field"
+    msgpack = import_library("msgpack", need, "'fastshard[msgpack]'")
+    packed: bytes = msgpack.packb(value)
     return packed
-
-
-def import_library(module: str, name: str, extra: str) -> Any:
-    """Import an optional library."""
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise FastshardError(
-            f"{name} is needed to encode this field: "
-            f"pip install 'fastshard[{extra}]' ({error})"
-        ) from error
 
 
 def accept_bytes_only(value: object, suffix: str) -> Payload | None:

@@ -23,9 +23,9 @@ from fastshard._util.paths.urls import (
     scheme_of,
 )
 from fastshard._util.processes.forks import at_fork
+from fastshard.codecs.libraries import import_library
 from fastshard.errors import (
     FastshardError,
-    MissingLibraryError,
     RemoteError,
     RemoteNotFoundError,
 )
@@ -365,13 +365,8 @@ class StoreClient:
 
 def _open_store(name: str, settings: Settings) -> Any:
     """Return a new store of obstore for ``scheme://bucket``."""
-    try:
-        from obstore.store import from_url
-    except ImportError:
-        raise MissingLibraryError(
-            f"reading {redact(name)} needs obstore, which is not installed: "
-            'pip install "fastshard[cloud]"'
-        ) from None
+    need = f"reading {redact(name)} needs obstore, which is not installed"
+    from_url = import_library("obstore.store", need, '"fastshard[cloud]"').from_url
     options = dict(settings.store)
     endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or "")
     if not endpoint and scheme_of(name) in ("s3", "s3a"):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from fastshard._core.streaming.reader import OpenRows
-from fastshard.errors import MissingLibraryError
+from fastshard.codecs.libraries import import_library
 from fastshard.streaming.index import FileInfo
 from fastshard.streaming.read import local_files
 from fastshard.streaming.read.base import Reader
@@ -157,12 +157,8 @@ def uninstall() -> None:
 
 def find_table() -> dict[str, Any]:
     """Return the table of readers of mosaicml-streaming."""
-    try:
-        module = importlib.import_module("streaming.base.format")
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"mosaicml-streaming is not installed ({error})"
-        ) from error
+    need = "mosaicml-streaming is not installed"
+    module = import_library("streaming.base.format", need, "mosaicml-streaming")
     table: dict[str, Any] = module._readers
     return table
 

@@ -17,7 +17,8 @@ from fastshard.atmosphere.records.checked import (
     RecordFields,
     utf8_length,
 )
-from fastshard.errors import MissingLibraryError, RecordError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import RecordError
 
 __all__ = ["MOST_BYTES", "read_metadata", "write_metadata"]
 
@@ -161,10 +162,5 @@ def _plain(value: object, path: str, depth: int = 0) -> Any:
 
 
 def _msgpack() -> Any:
-    try:
-        import msgspec.msgpack
-    except ImportError:
-        raise MissingLibraryError(
-            "metadata of records need msgspec: pip install 'fastshard[typed]'"
-        ) from None
-    return msgspec.msgpack
+    need = "metadata of records need msgspec"
+    return import_library("msgspec.msgpack", need, "'fastshard[typed]'")

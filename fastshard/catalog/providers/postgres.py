@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from fastshard.catalog.providers.rows import is_storable
 from fastshard.catalog.providers.sql import Run, SqlProvider
+from fastshard.codecs.libraries import import_library
 from fastshard.errors import (
     ClosedError,
     FormatError,
-    MissingLibraryError,
     RemoteError,
 )
 
@@ -345,15 +345,9 @@ def _limit(connection: Any, waiting: Any) -> Generator[Any, Any, Any]:
 
 
 def _load_psycopg() -> Any:
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise MissingLibraryError(
-            "an index in Postgres needs psycopg: pip install 'fastshard[postgres]' "
-            f"({error})"
-        ) from error
-    return psycopg
+    need, pip = "an index in Postgres needs psycopg", "'fastshard[postgres]'"
+    import_library("psycopg.conninfo", need, pip)
+    return import_library("psycopg", need, pip)
 
 
 def _describe(options: dict[str, Any]) -> str:

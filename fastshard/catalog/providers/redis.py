@@ -36,7 +36,8 @@ from fastshard.catalog.providers.rows import (
     no_label,
     pack_entry,
 )
-from fastshard.errors import ClosedError, MissingLibraryError, RemoteError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import ClosedError, RemoteError
 from fastshard.typed.kinds.decoders import load_msgspec
 
 __all__ = ["RedisProvider"]
@@ -482,13 +483,8 @@ class RedisProvider(IndexProvider):
 
 
 def _load_redis() -> Any:
-    try:
-        import redis
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"an index in Redis needs redis: pip install 'fastshard[redis]' ({error})"
-        ) from error
-    return redis
+    need = "an index in Redis needs redis"
+    return import_library("redis", need, "'fastshard[redis]'")
 
 
 def _make_client(

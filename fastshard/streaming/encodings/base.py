@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
-from fastshard.errors import FormatError, MissingLibraryError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FormatError
 
 __all__ = ["Buffer", "Encoding", "check_size", "check_type", "fail", "pillow"]
 
@@ -59,10 +59,5 @@ def fail(reason: str, at: int, cause: BaseException | None = None) -> NoReturn:
 
 def pillow(module: str = "Image") -> Any:
     """Import a module of Pillow."""
-    try:
-        return importlib.import_module(f"PIL.{module}")
-    except ImportError as error:
-        raise MissingLibraryError(
-            "Pillow is needed for encodings of images: "
-            f"pip install 'fastshard[images]' ({error})"
-        ) from error
+    need = "Pillow is needed for encodings of images"
+    return import_library(f"PIL.{module}", need, "'fastshard[images]'")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
 
+from fastshard.codecs.libraries import import_library
 from fastshard.errors import FormatError, MissingLibraryError, SchemaError
 from fastshard.typed.kinds.annotations import show
 from fastshard.typed.kinds.decoders import Decode, decoder_for, is_nil
@@ -269,15 +269,10 @@ class EncodedKind(Kind):
     @classmethod
     def load(cls) -> None:
         """Import the libraries; raise MissingLibraryError if one is not installed."""
-        try:
-            for library in cls.libraries:
-                import_module(library)
-        except ImportError as error:
-            names = [each.partition(".")[0] for each in cls.libraries]
-            raise MissingLibraryError(
-                f"fields of the format {cls.schema_name!r} need "
-                f"{' and '.join(names)}: pip install {' '.join(names)} ({error})"
-            ) from error
+        names = [each.partition(".")[0] for each in cls.libraries]
+        need = f"fields of the format {cls.schema_name!r} need {' and '.join(names)}"
+        for library in cls.libraries:
+            import_library(library, need, " ".join(names))
 
     @classmethod
     def to_stored(cls, value: Any) -> object:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastshard.errors import FormatError, MissingLibraryError, SchemaError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FormatError, SchemaError
 
 __all__ = ["Decode", "NestedSamples", "SampleField", "decoder_for", "is_nil"]
 
@@ -26,15 +27,8 @@ def decoder_for(hint: Any, hook: NestedSamples | None = None) -> Decode:
 
 def load_msgspec() -> Any:
     """Import msgspec."""
-    try:
-        import msgspec
-        import msgspec.msgpack
-    except ImportError as error:
-        raise MissingLibraryError(
-            "msgspec is needed for fields that are containers: "
-            f"pip install 'fastshard[typed]' ({error})"
-        ) from error
-    return msgspec
+    need = "msgspec is needed for fields that are containers"
+    return import_library("msgspec", need, "'fastshard[typed]'")
 
 
 class StandIn(type):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.json import parse_value
-from fastshard.errors import FormatError, MissingLibraryError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FormatError
 from fastshard.where.columns import FrameColumns
 
 if TYPE_CHECKING:
@@ -229,22 +230,10 @@ def first_line(error: BaseException) -> str:
 
 
 def import_parquet() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingLibraryError(
-            "pyarrow is needed for manifests: pip install 'fastshard[manifest]' "
-            f"({error})"
-        ) from error
-    return pyarrow.parquet, pyarrow
+    need, pip = "pyarrow is needed for manifests", "'fastshard[manifest]'"
+    pyarrow = import_library("pyarrow", need, pip)
+    return import_library("pyarrow.parquet", need, pip), pyarrow
 
 
 def import_pandas() -> Any:
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"pandas is needed for DataFrames: pip install pandas ({error})"
-        ) from error
-    return pandas
+    return import_library("pandas", "pandas is needed for DataFrames", "pandas")

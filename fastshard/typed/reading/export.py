@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
 from fastshard._util.files import AtomicFile, name_full_disk
-from fastshard.errors import MissingLibraryError
+from fastshard.codecs.libraries import import_library
 from fastshard.typed.reading.sample_fields import row_of
 
 __all__ = ["plain_row", "to_columns", "to_frame", "write_parquet"]
@@ -25,12 +24,8 @@ def to_columns(samples: Iterable[Any]) -> dict[str, list[Any]]:
 
 def to_frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     """Return rows as a pandas data frame; arrays are objects in it."""
-    try:
-        pandas: Any = import_module("pandas")
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"pandas is needed for tables of samples: pip install pandas ({error})"
-        ) from error
+    need = "pandas is needed for tables of samples"
+    pandas = import_library("pandas", need, "pandas")
     return pandas.DataFrame(list(rows))
 
 

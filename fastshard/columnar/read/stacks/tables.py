@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastshard.errors import FastshardError, MissingLibraryError
+from fastshard.codecs.libraries import import_library
+from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ class TableBuilder:
 
     def to_arrow(self) -> Any:
         """Return a ``pyarrow.Table``; see `ShardedDatasetReader.to_arrow`."""
-        pa = _import("pyarrow", "to_arrow")
+        pa = import_library("pyarrow", "to_arrow needs pyarrow", "pyarrow")
         columns: dict[str, Any] = {ID: pa.array(self._keys(), pa.string())}
         found: dict[str, Any] = {}
         for rows in self._samples.columns_of(self._fields):
@@ -70,7 +71,7 @@ class TableBuilder:
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame``; see `ShardedDatasetReader.to_pandas`."""
-        pd = _import("pandas", "to_pandas")
+        pd = import_library("pandas", "to_pandas needs pandas", "pandas")
         found: dict[str, Any] = {}
         for rows in self._samples.columns_of(self._fields):
             stack, has = self._stack(rows)
@@ -105,18 +106,6 @@ class TableBuilder:
         has = np.frombuffer(self._samples.having((rows.field,)), bool)[self._order]
         order = self._order if has.all() else self._order[has]
         return stack_columns(self._samples, order, [rows])[rows.field], has
-
-
-def _import(name: str, call: str) -> Any:
-    """Import a library."""
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"{call} needs {name}: pip install {name}", name=name
-        ) from error
 
 
 def _arrow_column(
