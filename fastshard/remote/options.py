@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from fastshard._util.options import check_names
 from fastshard._util.paths.remote_options import RemoteOptions, Sign
@@ -43,14 +44,16 @@ class Shared(dict[Any, Any]):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings = ref(settings)  # else only the collector would free them
 
     if TYPE_CHECKING:
 
         def __getitem__(self, kind: Callable[[Settings], T]) -> T: ...
 
     def __missing__(self, kind: Callable[[Settings], T]) -> T:
-        made: T = self.setdefault(kind, kind(self._settings))
+        settings = self._settings()
+        assert settings is not None
+        made: T = self.setdefault(kind, kind(settings))
         return made
 
 

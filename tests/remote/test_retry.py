@@ -265,6 +265,14 @@ def test_retry_after_is_respected(monkeypatch):
         Deadline(60.0).backoff(RetryError("busy", 503, 90.0), 0, "u")
 
 
+def test_limit_is_extended_once_for_attempts():
+    deadline = Deadline(1.0, 100_000)
+    begun = deadline.at
+    for nbytes in (50_000, 300_000, 300_000):
+        deadline.extend(nbytes)
+    assert (deadline.timeout, deadline.at - begun) == (4.0, 2_000_000_000)
+
+
 def test_only_the_deadline_bounds_attempts_by_default(server):
     url = server.at("/0.tar")
     file = open_remote(url, make_settings({"timeout": 1.5}, [url]))
