@@ -27,6 +27,7 @@ def run_script(folder: Path, code: str, *args: object, timeout: float = 300) -> 
     script.write_text(code)
     done = subprocess.run(
         [sys.executable, script, *map(str, args)],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout,

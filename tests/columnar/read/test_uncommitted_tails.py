@@ -21,10 +21,11 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from fastshard.columnar import ShardedDatasetWriter
+from support.inside.columnar import transaction_of
 writer = ShardedDatasetWriter(sys.argv[1])
 for i in range(100):
     writer.add_sample({"a": np.full(5000, -1)})
-for column in writer._transaction.columns.values():
+for column in transaction_of(writer).columns.values():
     column.write()
 os.kill(os.getpid(), signal.SIGKILL)
 """

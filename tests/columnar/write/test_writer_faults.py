@@ -17,6 +17,7 @@ from fastshard.columnar.write.lock import LOCK
 from fastshard.errors import ClosedError, UnclosedWriterWarning, WriterLockedError
 from support.columnar.stored import lengths, sql
 from support.inside.columnar import sync_in_this_thread, transaction_of
+from support.processes import environment
 
 
 @pytest.fixture
@@ -276,6 +277,7 @@ def test_an_interrupted_sync_is_repeated(root, writer, monkeypatch):
 EXIT = """
 import os, sys
 from fastshard.columnar import ShardedDatasetWriter
+from support.inside.columnar import transaction_of
 bad = ShardedDatasetWriter(sys.argv[1] + "/bad")
 good = ShardedDatasetWriter(sys.argv[1] + "/good")
 for writer in bad, good:
@@ -285,15 +287,14 @@ for writer in bad, good:
 def fail():
     raise OSError("no")
 
-bad._transaction.prepare = fail
+transaction_of(bad).prepare = fail
 """
 
 
 def test_an_error_at_exit_does_not_keep_other_writers_open(tmp_path):
-    package = os.path.dirname(os.path.dirname(fastshard.__file__))
     done = subprocess.run(
         [sys.executable, "-c", EXIT, tmp_path],
-        env=os.environ | {"PYTHONPATH": package},
+        env=environment(),
         capture_output=True,
         text=True,
     )
