@@ -16,6 +16,7 @@ from fastshard.cli.program import make_parser
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
 from support.paths import TREE
+from support.processes import COMMAND
 from support.servers.atproto.pds import FakePds
 from support.servers.hub import FakeHub
 
@@ -67,7 +68,8 @@ def bin_folder(tmp_path_factory):
     """Return a folder with the command ``fastshard`` of this interpreter."""
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "fastshard"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fastshard "$@"\n')
+    (folder / "command.py").write_text(COMMAND)
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {folder}/command.py "$@"\n')
     command.chmod(0o755)
     return folder
 
