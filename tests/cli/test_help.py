@@ -108,6 +108,8 @@ def test_examples_run_as_printed(command, work, bin_folder):
     assert (done.returncode, done.stderr) == (0, "")
     if "cache ls" not in command and ">" not in command:
         assert done.stdout or "--quiet" in command
+    if "demo --out" in command:
+        assert "fastshard stat demo/images-0000.tar" in done.stdout
 
 
 @contextmanager

@@ -240,6 +240,16 @@ def test_a_file_that_another_program_holds_is_an_error_in_time(path):
                 provider.store_entry(ENTRY)
 
 
+def test_the_last_label_is_the_latest_after_a_clock_is_set_back(path):
+    with SqliteProvider(path) as provider:
+        provider.store_label("best", "cid1", "first")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE labels SET created_at = '2999-01-01 00:00:00'")
+            other.commit()
+        provider.store_label("best", "cid2", "second")
+        assert provider.get_label("best") == ("cid2", "second")
+
+
 def test_columns_and_tables_of_a_later_version_are_kept(path):
     store(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:

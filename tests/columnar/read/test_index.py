@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from fastshard.columnar.layout.connection import begin, open_reader
+from fastshard.columnar.layout.connection import begin, open_reader, translate_error
 from fastshard.columnar.layout.schema import Field, is_columnar, read_fields
 from fastshard.columnar.read.query import query, query_ids
 from fastshard.columnar.write.connection import open_writer
@@ -276,6 +277,18 @@ def test_hostile_schemas_are_refused(root, statements):
     with pytest.raises(FormatError) as caught:
         fields_of(root / "index.sqlite")
     assert caught.value.path == str(root / "index.sqlite")
+
+
+def test_a_lock_of_another_connection_is_a_blocking_error(tmp_path):
+    path = str(tmp_path / "index.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        other = sqlite3.connect(path, timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError) as caught:
+            other.execute("CREATE TABLE t (a)")
+    error = translate_error(caught.value, path)
+    assert isinstance(error, BlockingIOError)
+    assert error.filename == path
 
 
 @pytest.mark.parametrize("table", ["samples", "fastshard_shards", "unused"])
