@@ -54,23 +54,6 @@ def test_a_shard_without_members_gets_an_index(tmp_path):
     assert len(fastshard.open_shard(path)) == 0
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(None, 5), (3, 3)])
-def test_a_thread_for_each_processor_indexes_shards(
-    folder, monkeypatch, threads, expected
-):
-    asked = []
-
-    class Pool(futures.ThreadPoolExecutor):
-        def __init__(self, threads):
-            asked.append(threads)
-            super().__init__(threads)
-
-    monkeypatch.setattr(futures, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    fastshard.build_index(folder, threads=threads)
-    assert asked[0] == expected
-
-
 def test_shards_and_the_dataset_get_indexes(folder):
     made = fastshard.build_index(everything(folder))
     assert made[-1] == str(folder / "dataset.fsi")
