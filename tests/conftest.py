@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from support.marks import LONG, is_allowed
+from support.paths import TESTS
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed
@@ -33,6 +34,9 @@ pytest.register_assert_rewrite("support.columnar.checks")
 # Type checkers take half a minute a test. They begin first: at the end of a run one
 # process would have them all while the others wait.
 FIRST = ("test_typing.py", "test_snippet_types.py", "test_public.py")
+
+# Folders whose samples are decoded by msgspec, which is an optional library.
+NEED_MSGSPEC = {"atmosphere", "catalog", "typed", "where"}
 
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
 
@@ -71,6 +75,13 @@ def pytest_collection_modifyitems(
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep libraries and items out of the collections that tests ask for."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of folders whose library is not installed."""
+    if item.path.relative_to(TESTS).parts[0] in NEED_MSGSPEC:
+        pytest.importorskip("msgspec")
 
 
 @pytest.hookimpl(trylast=True)

@@ -73,6 +73,14 @@ SAME_NAMES = {
     "Field": {"columnar.layout.schema", "typed.fields"},
 }
 
+# Private names of other libraries, and of tuples, that tests read.
+FOREIGN_PRIVATE = {
+    "_asdict": "namedtuple",
+    "_projection_map": "Ray, of its data sources",
+    "_readers": "mosaicml-streaming, of its module of formats",
+    "_replace": "namedtuple",
+}
+
 
 def module_of(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -328,6 +336,48 @@ def test_images_are_opened_in_one_place():
     calls = r"(?i)\b(?:image|pil|pillow(?:\(\))?)\.open\("
     openers = [module_of(p) for p in SOURCES if re.search(calls, code_of(p))]
     assert openers == ["codecs.images"]
+
+
+def private_names():
+    """Return the private names that sources give to attributes and functions."""
+    given = r"(?m)(?:\bself\.|\bc?p?def (?:[\w.]+ )?|^)(_[a-z]\w*[a-z0-9])\b"
+    return {name for path in SOURCES for name in re.findall(given, path.read_text())}
+
+
+def names_of_others(text):
+    """Return the private names that a test reads of others, also in its scripts."""
+    patterns = (
+        r"(?<!\bself)(?<!\bcls)\.(_[a-z]\w*)",
+        r"""attr\([^)]*["'](_[a-z]\w*)["']""",
+        r"(?m)from fastshard\S* import .*?\b(_[a-z]\w*)",
+    )
+    return {name for pattern in patterns for name in re.findall(pattern, text)}
+
+
+def test_private_names_in_tests_are_seen():
+    text = """
+    from fastshard.remote import _a, other
+    monkeypatch.setattr(
+        shard, "_b", None)
+    script = "ds._c.close()"
+    shards[0]._d, self._e, cls._f, ds.g_h
+    monkeypatch.setattr("fastshard.index._i", None)
+    """
+    assert names_of_others(text) == {"_a", "_b", "_c", "_d", "_i"}
+
+
+def test_tests_reach_private_names_in_one_place():
+    """There a refactoring changes them; `upstream` has those of atdata's modules."""
+    private = private_names() - FOREIGN_PRIVATE.keys()
+    assert len(private) > 1000
+    exempt = {TESTS / "support" / "inside", TESTS / "upstream"}
+    reached = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in TESTS.rglob("*.py")
+        if exempt.isdisjoint(path.parents) and path.name != "test_architecture.py"
+        for name in names_of_others(path.read_text()) & private
+    }
+    assert not reached, "go by `tests/support/inside`"
 
 
 def test_only_headers_know_of_operating_systems():

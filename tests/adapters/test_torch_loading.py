@@ -431,14 +431,14 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 def test_slots_of_ended_processes_are_unmapped(run):
     run(
         """
-from fastshard.adapters import slots
+from support.inside.datasets import drop_dead_slots, received_slots
 for _ in range(3):
     for batch in DataLoader(ds, 8, num_workers=2, collate_fn=ft.collate):
         pass
-assert 0 < len(slots._received) <= 16
+assert 0 < len(received_slots()) <= 16
 kept = batch["cls"].clone()
-slots._drop_dead_slots(0)
-assert len(slots._received) == 0
+drop_dead_slots()
+assert len(received_slots()) == 0
 assert (batch["cls"] == kept).all()
 """
     )

@@ -31,8 +31,3 @@ def numbers(tmp_path: Path) -> Callable[..., typed.Dataset[Number]]:
         return typed.write_samples(samples, tmp_path / f"{name}.tar", **options)
 
     return write
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _needs_msgspec(msgspec):
-    """Skip the tests without the library."""

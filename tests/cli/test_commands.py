@@ -155,6 +155,8 @@ def test_stat_counts(shard_path, members):
     text = run("stat", shard_path).stdout.decode()
     assert "members  7" in text
     assert "jpg: 3" in text
+    text = run("stat", shard_path, shard_path).stdout.decode()
+    assert f"members  14 of {2 * sum(sizes):,} bytes" in text
 
 
 def test_stat_of_an_empty_shard_and_of_one_with_links(make_tar, tmp_path):

@@ -16,6 +16,7 @@ from fastshard.cli.program import make_parser
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
 from support.paths import TREE
+from support.processes import COMMAND
 from support.servers.atproto.pds import FakePds
 from support.servers.hub import FakeHub
 
@@ -67,7 +68,8 @@ def bin_folder(tmp_path_factory):
     """Return a folder with the command ``fastshard`` of this interpreter."""
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "fastshard"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fastshard "$@"\n')
+    (folder / "command.py").write_text(COMMAND)
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {folder}/command.py "$@"\n')
     command.chmod(0o755)
     return folder
 
@@ -106,6 +108,8 @@ def test_examples_run_as_printed(command, work, bin_folder):
     assert (done.returncode, done.stderr) == (0, "")
     if "cache ls" not in command and ">" not in command:
         assert done.stdout or "--quiet" in command
+    if "demo --out" in command:
+        assert "fastshard stat demo/images-0000.tar" in done.stdout
 
 
 @contextmanager

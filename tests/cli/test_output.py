@@ -14,7 +14,7 @@ from fastshard._util.terminal import has_color, output_options, paint, write_lin
 from fastshard.cli import demo
 from fastshard.cli.entry import main
 from fastshard.columnar import ShardedDatasetWriter
-from support.marks import needs, not_sanitized
+from support.marks import needs, not_sanitized, thin
 from support.paths import TREE
 from support.processes import run_in_terminal
 from support.servers.http import Server
@@ -116,14 +116,14 @@ def test_a_terminal_shows_faults_results_headings_and_shards_in_colour(work):
 
 @pytest.mark.parametrize(
     "args",
-    ["verify data bad.tar", "stat data", "ls data", "stat columns", "nonsense"],
+    thin(["ls data", "stat data", "verify data bad.tar", "stat columns", "nope"], 2),
 )
 def test_pipes_and_no_color_have_no_colour(work, args):
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b[" not in run_in_terminal([*FASTSHARD, *args.split()], env)[1]
     done = run(*args.split(), env={**os.environ, "TERM": "xterm"})
     assert "\x1b" not in done.stdout + done.stderr
-    if args != "nonsense":
+    if args != "nope":
         done = run(*args.split(), "--color", "always")
         assert "\x1b[" in done.stdout
 
@@ -412,7 +412,7 @@ def test_a_reader_that_ended_is_quiet(work, args):
 
 def test_ctrl_c_is_status_130_without_a_traceback(tmp_path):
     path = tmp_path / "many.tar"
-    write_tar(path, {f"{i:06d}": b"" for i in range(200_000)})
+    write_tar(path, {f"{i:0100d}": b"" for i in range(5000)})
     process = subprocess.Popen(
         [*FASTSHARD, "ls", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -12,22 +12,16 @@ import fastshard
 from fastshard._util.progress import BAR_DELAY
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
-from support.processes import run_in_terminal
+from support.processes import COMMAND, run_in_terminal
 from support.servers.http import Server
 
 pytestmark = not_sanitized
 
 # Bars show at once, and at each update, so that short work shows them.
-AT_ONCE = """
-import sys
+AT_ONCE = f"""
 from fastshard._util import progress
 progress.BAR_DELAY = 0
-if "demo" in sys.argv:
-    from fastshard.cli import demo
-    demo.SAMPLES = 100
-from fastshard.cli.entry import main
-sys.exit(main())
-"""
+{COMMAND}"""
 IMPATIENT = [sys.executable, "-c", AT_ONCE]
 EACH_UPDATE = {"TQDM_MININTERVAL": "0"}
 

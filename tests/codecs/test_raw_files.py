@@ -362,11 +362,10 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 def test_threads_decompress_once(shard, monkeypatch):
     made = []
-    pieces = check_pieces
 
     def slow(*args):
         made.append(args)
-        for piece in pieces(*args):
+        for piece in check_pieces(*args):
             time.sleep(0.01)
             yield piece
 
@@ -388,7 +387,9 @@ def test_threads_decompress_once(shard, monkeypatch):
 PROCESS = textwrap.dedent("""
     import hashlib, os, sys, threading, time
     from typing import NamedTuple
+    import pytest
     from fastshard.codecs import raw_files
+    from support.inside.streaming import check_pieces, replace_check_pieces
 
     class Info(NamedTuple):
         basename: str
@@ -396,15 +397,14 @@ PROCESS = textwrap.dedent("""
         hashes: dict
 
     folder, zip_bytes, raw_bytes, pause = sys.argv[1], *map(float, sys.argv[2:])
-    pieces = raw_files._check_pieces
 
     def slow(*args):
         os.write(1, b"made\\n")
-        for piece in pieces(*args):
+        for piece in check_pieces(*args):
             time.sleep(pause)
             yield piece
 
-    raw_files._check_pieces = slow
+    replace_check_pieces(pytest.MonkeyPatch(), slow)
     raw = Info("shard.00000.mds", int(raw_bytes), {})
     packed = Info("shard.00000.mds.gz", int(zip_bytes), {})
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent import futures
 
 import pytest
@@ -17,6 +16,7 @@ from fastshard.dataset.build_index import parse_part
 from fastshard.errors import StaleIndexWarning
 from fastshard.index.dataset_file import DatasetIndex
 from support.inside.datasets import opened_shards
+from support.processes import start
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -52,23 +52,6 @@ def test_a_shard_without_members_gets_an_index(tmp_path):
     path = write_tar(tmp_path / "empty.tar", {})
     fastshard.build_index(path)
     assert len(fastshard.open_shard(path)) == 0
-
-
-@pytest.mark.parametrize(("threads", "expected"), [(None, 5), (3, 3)])
-def test_a_thread_for_each_processor_indexes_shards(
-    folder, monkeypatch, threads, expected
-):
-    asked = []
-
-    class Pool(futures.ThreadPoolExecutor):
-        def __init__(self, threads):
-            asked.append(threads)
-            super().__init__(threads)
-
-    monkeypatch.setattr(futures, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    fastshard.build_index(folder, threads=threads)
-    assert asked[0] == expected
 
 
 def test_shards_and_the_dataset_get_indexes(folder):
@@ -171,25 +154,27 @@ def test_an_unknown_format_is_refused(folder):
         fastshard.build_index(folder, format="pickle")
 
 
+PAUSING = """
+import sys, pytest, fastshard
+from support.inside.datasets import after_each_index
+
+def wait():
+    print("made", flush=True)
+    sys.stdin.readline()
+
+after_each_index(pytest.MonkeyPatch(), wait)
+fastshard.build_index(sys.argv[1], threads=1)
+"""
+
+
 def test_a_killed_run_leaves_whole_indexes_and_resumes(folder):
-    code = (
-        "import sys, time, fastshard, fastshard.dataset.build_index as build\n"
-        "slow = build._build_one\n"
-        "def _build(job, shard, *more):\n"
-        "    made = slow(job, shard, *more)\n"
-        "    time.sleep(0.3)\n"
-        "    return made\n"
-        "build._build_one = _build\n"
-        "fastshard.build_index(sys.argv[1], threads=1)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, everything(folder)])
-    until = time.monotonic() + 60
-    while len(indexes(folder)) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with start("-c", PAUSING, everything(folder)) as child:
+        child.stdin.write("\n")  # goes on behind the first
+        child.stdin.flush()
+        assert [child.stdout.readline() for _ in range(2)] == ["made\n"] * 2
+        child.send_signal(signal.SIGKILL)
     made = times(folder)
-    assert 2 <= len(made) < SHARDS
+    assert len(made) == 2
     fastshard.build_index(everything(folder))
     after = times(folder)
     assert {path: after[path] for path in made} == made

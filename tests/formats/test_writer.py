@@ -20,6 +20,7 @@ from fastshard._util.sizes import parse_size
 from fastshard.formats.tar_writer import HeaderEncoder
 from fastshard.formats.writer import ShardWriter
 from support.inside.datasets import new_shard_of, set_max_count
+from support.processes import environment
 from support.writing import names_in, numbered, read_back, write
 
 END = 1024  # bytes of zeros at the end of a shard
@@ -192,11 +193,10 @@ def test_a_dropped_writer_leaves_only_whole_shards(tmp_path):
 
 def run(code, *arguments):
     code = f"from fastshard.formats.writer import ShardWriter\n{textwrap.dedent(code)}"
-    env = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
-        env=env,
+        env=environment(),
         text=True,
     )
 
@@ -252,9 +252,10 @@ def test_a_forked_process_does_not_remove_the_parents_file(tmp_path):
     process = run(
         """
         import os, sys
+        from support.inside.datasets import new_shard_of
         writer = ShardWriter(sys.argv[1], index=None)
         writer.write({"__key__": "0", "txt": b"x"})
-        writer._builder.new.file.flush()
+        new_shard_of(writer).file.flush()
         if os.fork() == 0:
             sys.exit()
         os.wait()

@@ -73,6 +73,13 @@ def test_relative_sources_and_those_joined_by_colons(mds, monkeypatch):
             assert texts(ds) == expected("a", "b")
 
 
+def test_a_dataset_without_a_shard_pickles(mds):
+    with fastshard.open([mds / "a", mds / "b"]) as ds:
+        part = ds.exclude([1])
+        assert 0 < len(part) < len(ds)
+        assert texts(pickle.loads(pickle.dumps(part))) == texts(part)
+
+
 def test_a_joined_dataset_is_one_in_all_else(mds):
     source = [mds / "b", mds / "a"]
     both = expected("b", "a")

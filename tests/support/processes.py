@@ -20,6 +20,16 @@ from support.paths import TESTS
 
 SECONDS = 60  # a command on a terminal may take
 
+# Code that runs ``fastshard`` with a demonstration of 100 samples.
+COMMAND = """
+import sys
+if "demo" in sys.argv:
+    from fastshard.cli import demo
+    demo.SAMPLES = 100
+from fastshard.cli.entry import main
+sys.exit(main())
+"""
+
 
 def run_script(folder: Path, code: str, *args: object, timeout: float = 300) -> str:
     """Run code from a file, as spawned workers need it; return what it printed."""
@@ -27,6 +37,7 @@ def run_script(folder: Path, code: str, *args: object, timeout: float = 300) -> 
     script.write_text(code)
     done = subprocess.run(
         [sys.executable, script, *map(str, args)],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout,

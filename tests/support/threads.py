@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 HANG = 60.0  # seconds after which a test hangs; a guard, no measure of speed
+SOON = 30.0  # seconds in which a call with a timeout of less than 2 s has ended
 
 # After these the interpreter looks for signals; not after the entry of ``with`` before
 # CPython 3.14, nor between other instructions.

@@ -7,6 +7,7 @@ import pytest
 
 from fastshard._util.processes import locks
 from fastshard._util.processes.locks import close_locked, hold_file, open_locked
+from support.inside.files import replace_lock
 
 pytestmark = pytest.mark.skipif(
     os.name == "nt", reason="files that are open are removed"
@@ -100,7 +101,7 @@ def test_without_locks_the_file_is_opened(path, monkeypatch):
     def unsupported(fd):
         raise OSError(95, os.strerror(95))
 
-    monkeypatch.setattr(locks, "_lock", unsupported)
+    replace_lock(monkeypatch, unsupported)
     fd, locked = open_locked(path)
     assert locked is None
     os.close(fd)

@@ -173,6 +173,22 @@ def test_a_damaged_index_is_ignored(hub, text):
     assert reader.read_file(0) == FIRST["a.jpg"]
 
 
+def test_the_next_index_is_read_after_a_damaged_one(hub):
+    hub.repos[REPO]["one/s.fsi"] = b"damaged"
+    dataset = discovered(hub)
+    hub.forget()
+    with pytest.warns(fastshard.StaleIndexWarning, match=r"one/s\.fsi"):
+        reader = dataset.open_shard(0)
+    assert reader.read_file(0) == FIRST["a.jpg"]
+    assert asked(hub, "one/s.json")
+
+
+def test_an_index_that_is_not_listed_is_not_asked_for(hub):
+    dataset = discovered(hub)
+    assert dataset.total_files == 7
+    assert not asked(hub, "dataset.fsi")
+
+
 def test_binary_indexes_come_first(hub, folder):
     fastshard.build_index(f"{folder}/**", key="last")
     hub.repos[REPO] |= files_below(folder, ".fsi")

@@ -8,16 +8,15 @@ from fastshard import typed
 from fastshard.errors import FormatError, RemoteError, RemoteNotFoundError
 from support.servers.atproto.pds import FakePds
 from support.servers.atproto.xrpc import Reply
+from support.threads import SOON
 from support.typed.blobs import Caption, store_blob, wait_for
-
-SECONDS = 20.0  # in which each fault is an error
 
 
 @pytest.fixture(autouse=True)
 def is_quick():
     begun = time.monotonic()
     yield
-    assert time.monotonic() - begun < SECONDS
+    assert time.monotonic() - begun < SOON
 
 
 def read(stored, **options):

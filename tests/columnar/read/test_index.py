@@ -6,22 +6,23 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from fastshard.columnar.layout.connection import begin, open_reader
+from fastshard.columnar.layout.connection import begin, open_reader, translate_error
 from fastshard.columnar.layout.schema import Field, is_columnar, read_fields
 from fastshard.columnar.read.query import query, query_ids
 from fastshard.columnar.write.connection import open_writer
 from fastshard.errors import FormatError, QueryError
 from support.columnar.checks import rewrite
 from support.marks import not_sanitized
+from support.threads import SOON
 
 pytestmark = not_sanitized  # tests Python code and SQLite
 
 COUNT = 100
-SLOW = 20.0  # seconds: far more than any query below may take
 
 
 @pytest.fixture
@@ -278,6 +279,18 @@ def test_hostile_schemas_are_refused(root, statements):
     assert caught.value.path == str(root / "index.sqlite")
 
 
+def test_a_lock_of_another_connection_is_a_blocking_error(tmp_path):
+    path = str(tmp_path / "index.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        other = sqlite3.connect(path, timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError) as caught:
+            other.execute("CREATE TABLE t (a)")
+    error = translate_error(caught.value, path)
+    assert isinstance(error, BlockingIOError)
+    assert error.filename == path
+
+
 @pytest.mark.parametrize("table", ["samples", "fastshard_shards", "unused"])
 @pytest.mark.parametrize("forged", [False, True])
 def test_views_of_exponential_cost(root, table, forged):
@@ -302,7 +315,7 @@ def test_views_of_exponential_cost(root, table, forged):
         found = fields_of(root / "index.sqlite")
     except FormatError:
         found = None
-    assert time.monotonic() - started < SLOW
+    assert time.monotonic() - started < SOON
     assert (found is None) == (table != "unused") or forged
 
 
@@ -322,7 +335,7 @@ def test_costly_generated_columns(root):
     for where in ("bad = 1", "worse IS NULL", "length(worse) = 1"):
         with pytest.raises(QueryError):
             query_ids(conn, where, timeout=0.5)
-    assert time.monotonic() - started < SLOW
+    assert time.monotonic() - started < SOON
     assert len(query_ids(conn)) == COUNT + 1
     conn.close()
 
@@ -363,7 +376,7 @@ def test_every_flipped_byte_is_refused_or_read(root):
             continue
         try:
             read_fields(conn, str(path))
-            query_ids(conn, "json_extract(meta_json, '$.n') > 3", timeout=SLOW)
+            query_ids(conn, "json_extract(meta_json, '$.n') > 3", timeout=SOON)
             query(conn, limit=10)
         except (FormatError, QueryError, OSError):
             refused += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,19 +22,21 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from fastshard.columnar import ShardedDatasetWriter
+from support.inside.columnar import transaction_of
 writer = ShardedDatasetWriter(sys.argv[1])
 for i in range(100):
     writer.add_sample({"a": np.full(5000, -1)})
-for column in writer._transaction.columns.values():
+for column in transaction_of(writer).columns.values():
     column.write()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 COUNT = 20
 
 
-@pytest.fixture
-def root(tmp_path):
-    root = tmp_path / "data"
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Return a dataset whose writer was killed before it committed 100 samples."""
+    root = tmp_path_factory.mktemp("killed") / "data"
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("a")
         for i in range(COUNT):
@@ -41,6 +44,11 @@ def root(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, root], env=environment())
     assert done.returncode == -signal.SIGKILL
     return root
+
+
+@pytest.fixture
+def root(killed, tmp_path):
+    return shutil.copytree(killed, tmp_path / "data")
 
 
 def size(root):

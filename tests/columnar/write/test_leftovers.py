@@ -30,6 +30,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from fastshard.columnar import ShardedDatasetWriter
+from support.inside.columnar import transaction_of
 writer = ShardedDatasetWriter(sys.argv[1], samples_per_shard=4)
 writer.add_field("a")
 if sys.argv[2] == "some":
@@ -37,7 +38,7 @@ if sys.argv[2] == "some":
     writer.flush()
 for i in range(50):
     writer.add_sample({"a": np.full(1000, i)})
-for column in writer._transaction.columns.values():
+for column in transaction_of(writer).columns.values():
     column.write()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -60,6 +60,13 @@ def rows_of(batches):
     }
 
 
+def test_json_of_any_kind_is_parsed_under_one_name(make_tar):
+    path = make_tar({"0.json": b'{"n": 0}', "1.meta": b'{"n": 1}'})
+    with fastshard.open(path) as ds:
+        samples = ds.select_fields("json;meta")
+        assert [sample.json("json") for sample in samples] == [{"n": 0}, {"n": 1}]
+
+
 def test_pictures_of_any_kind_are_rows_of_one_field(ds):
     images = ds.images("jpg;png;webp")
     found = rows_of(images.batches(4))

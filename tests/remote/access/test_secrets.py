@@ -9,7 +9,7 @@ import pytest
 
 import fastshard
 from fastshard import RemoteError
-from fastshard.remote.file import open_remote
+from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.http.fast import FastHttp
 from fastshard.remote.options import make_settings
 from support.servers.http import Server, redirect_to
@@ -67,9 +67,13 @@ def way(request, monkeypatch):
         monkeypatch.setattr(FastHttp, "read", lambda *args: False)
 
 
-def open_url(url, **options):
+def settings_of(url, **options):
     given = {"token": SECRET, "headers": {"X-Key": SECRET, "Cookie": SECRET}}
-    return open_remote(url, make_settings({"timeout": 1.0, **given, **options}, [url]))
+    return make_settings({"timeout": 1.0, **given, **options}, [url])
+
+
+def open_url(url, **options):
+    return open_remote(url, settings_of(url, **options))
 
 
 @pytest.mark.usefixtures("way")
@@ -106,7 +110,9 @@ def test_failures_and_retries_are_logged_without_secrets(logged, behaviour):
         if behaviour == "redirect_to_secret":
             behaviour = redirect_to(f"ftp://u:{SECRET}@other/?x={SECRET}")
         server.behave("/a.tar", behaviour)
-        for read in (lambda: file.read(20_000, 100), lambda: open_url(url)):
+        soon = {"timeout": 0.3}
+        file = RemoteFile(file.url, settings_of(url, **soon), file.info)
+        for read in (lambda: file.read(20_000, 100), lambda: open_url(url, **soon)):
             with pytest.raises(RemoteError) as caught:
                 read()
             logging.getLogger("app").debug("failed", exc_info=caught.value)

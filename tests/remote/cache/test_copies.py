@@ -22,6 +22,7 @@ from fastshard.remote.cache.entry_files import EntryFiles
 from fastshard.remote.transport import ObjectInfo
 from support.builders import BUILDERS
 from support.inside.datasets import has_dataset_index, shards_of
+from support.processes import environment
 from support.servers.http import Server
 from support.tars import write_numbers, write_tar
 
@@ -259,20 +260,19 @@ def test_a_forked_child_reads_on(nas, cache):
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, pytest
 import fastshard
-from fastshard.remote.cache.entry_files import EntryFiles
+from support.inside.remote import before_each_record
 
-append, count = EntryFiles._append, 0
+count = 0
 
-def kill(self, records):
+def kill():
     global count
     count += 1
     if count == {most}:
         os.kill(os.getpid(), signal.SIGKILL)
-    append(self, records)
 
-EntryFiles._append = kill
+before_each_record(pytest.MonkeyPatch(), kill)
 list(fastshard.open({nas!r}, cache_dir={cache!r}))
 """
 
@@ -287,7 +287,7 @@ def test_a_killed_process_leaves_usable_copies(tmp_path, cache, count):
     expected = read_all(fastshard.open(folder))
     script = KILLED.format(nas=str(folder), cache=str(cache), most=count)
 
-    done = subprocess.run([sys.executable, "-c", script])
+    done = subprocess.run([sys.executable, "-c", script], env=environment())
 
     assert done.returncode == -signal.SIGKILL
     assert read_all(fastshard.open(folder, cache_dir=cache)) == expected

@@ -23,7 +23,7 @@ from fastshard.streaming.encodings import (
     mds_size,
     register_encoding,
 )
-from fastshard.streaming.encodings.registry import SCALARS, _registered
+from fastshard.streaming.encodings.registry import SCALARS
 from fastshard.streaming.encodings.rows import (
     is_json_encoded,
     is_json_encoding,
@@ -31,6 +31,7 @@ from fastshard.streaming.encodings.rows import (
     xsv_decode,
     xsv_encode,
 )
+from support.inside.streaming import registered_encodings
 from support.marks import thin
 from support.streaming.expected import described
 from support.streaming.plain import mds_fields
@@ -58,7 +59,7 @@ def test_fields_that_upstream_wrote(streaming_data, name, kind):
 
 
 def test_there_are_28_names():
-    names = get_mds_encodings() - set(_registered)
+    names = get_mds_encodings() - set(registered_encodings())
     assert len(names) == 28
     assert all(map(is_mds_encoding, names))
     assert [name for name in names if not is_mds_encoding_safe(name)] == ["pkl"]
@@ -347,10 +348,11 @@ class Reversed:
 
 @pytest.fixture
 def registry():
-    before = dict(_registered)
-    yield _registered
-    _registered.clear()
-    _registered.update(before)
+    registered = registered_encodings()
+    before = dict(registered)
+    yield registered
+    registered.clear()
+    registered.update(before)
 
 
 def test_an_encoding_of_ones_own(registry):

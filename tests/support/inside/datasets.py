@@ -111,6 +111,19 @@ def before_each_comparison(monkeypatch, hook):
     monkeypatch.setattr(freshness, "_compare_all", compare)
 
 
+def after_each_index(monkeypatch, hook):
+    """Call a hook when the index of a shard is written."""
+    build_index = import_module("fastshard.dataset.build_index")
+    build_one = build_index._build_one
+
+    def build(*args):
+        made = build_one(*args)
+        hook()
+        return made
+
+    monkeypatch.setattr(build_index, "_build_one", build)
+
+
 # Loaders
 
 
@@ -188,3 +201,8 @@ def descriptor_of(slot):
 def received_slots():
     """Return the slots that this process received, by key."""
     return import_module("fastshard.adapters.slots")._received
+
+
+def drop_dead_slots():
+    """Drop the received slots whose processes have ended."""
+    import_module("fastshard.adapters.slots")._drop_dead_slots(0)

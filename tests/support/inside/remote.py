@@ -79,6 +79,18 @@ def cache_of(entry):
     return entry._cache
 
 
+def before_each_record(monkeypatch, hook):
+    """Call a hook before a record is appended to the log of a cached object."""
+    files = import_module("fastshard.remote.cache.entry_files").EntryFiles
+    append = files._append
+
+    def append_later(self, records):
+        hook()
+        append(self, records)
+
+    monkeypatch.setattr(files, "_append", append_later)
+
+
 def paths_in_process():
     """Return the hashed objects that this process writes."""
     return import_module("fastshard.remote.cache.hashed")._in_process.paths

@@ -1,6 +1,7 @@
 """Readers and writers of mosaicml-streaming's formats, and their raw files."""
 
 import threading
+from importlib import import_module
 
 from fastshard.codecs import raw_files
 
@@ -21,6 +22,11 @@ def replace_check_pieces(monkeypatch, function):
 def hide_brotli(monkeypatch):
     """Hide the libraries of brotli."""
     monkeypatch.setattr("fastshard.codecs.compression._find_brotli", lambda: None)
+
+
+def registered_encodings():
+    """Return the encodings that were registered, by name."""
+    return import_module("fastshard.streaming.encodings.registry")._registered
 
 
 def open_ahead(dataset, k):

@@ -75,6 +75,11 @@ def set_provider_timeout(provider, seconds):
     return before
 
 
+def lock_of_default_index():
+    """Return the lock under which the default index is made."""
+    return import_module("fastshard.catalog.default")._lock.lock
+
+
 # Lenses and clients
 
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from support.processes import environment
+
 # A line of standard input has the script and its arguments, its working directory, its
 # environment, and the folder of its output; the answers are the id of its process, and
 # its exit status.
@@ -99,7 +101,8 @@ def fork(
 def start_server(*imports: str) -> subprocess.Popen[bytes]:
     """Start the process that forks."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    server = subprocess.Popen([sys.executable, "-c", SERVER, *imports], **pipes)
+    command = [sys.executable, "-c", SERVER, *imports]
+    server = subprocess.Popen(command, env=environment(), **pipes)
     atexit.register(server.communicate)  # closes its standard input
     return server
 

@@ -154,9 +154,7 @@ def test_nothing_is_left_after_a_stop():
         idle = socket.create_connection(("127.0.0.1", server.port))
         waiting = connect(server.url)
         waiting.request("GET", "/a")
-        start = time.monotonic()
 
-    assert time.monotonic() - start < 20
     assert threading.active_count() == threads
     with pytest.raises(ConnectionError):
         waiting.getresponse()

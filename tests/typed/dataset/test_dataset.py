@@ -230,6 +230,12 @@ def test_a_batch_size_below_one_is_refused(photos):
             call(batch_size=2, ragged="both")
 
 
+@pytest.mark.parametrize("wrong", [{"seed": 1 << 128}, {"epoch": 1 << 128}])
+def test_seeds_and_epochs_are_checked_before_the_first_sample(photos, wrong):
+    with pytest.raises(ValueError, match="at most 128 bits"):
+        photos.shuffled(**wrong)
+
+
 def test_shuffled_is_a_permutation(photos):
     first = numbers(photos.shuffled(seed=7))
     assert Counter(first) == Counter(range(30))

@@ -394,12 +394,12 @@ from fastshard import typed
 from fastshard.typed import sample_type
 from fastshard.typed.descriptions import schema_type
 from fastshard.typed.descriptions.structure import describe
-from fastshard.catalog import default
+from support.inside.typed import lock_of_default_index
 
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with schema_type.LOCK.lock, sample_type.LOCK.lock, default._lock.lock:
+    with schema_type.LOCK.lock, sample_type.LOCK.lock, lock_of_default_index():
         held.set()
         end.wait()
 

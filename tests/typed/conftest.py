@@ -1,8 +1,0 @@
-"""Fixtures of typed samples: the library that decodes them."""
-
-import pytest
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _needs_msgspec(msgspec):
-    """Skip the tests without the library."""
