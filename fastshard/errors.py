@@ -213,7 +213,7 @@ class RecordError(FormatError):
     ----------
     reason : str
     path : str
-        The record's address; ``""`` for one that has none yet.
+        The record's address; ``""`` before it is written.
     offset : int
         0.
     field : str or None
@@ -737,7 +737,7 @@ class PublishError(FastshardError, OSError):
 
 
 class SessionError(FastshardError, ValueError):
-    """There is no session of an account, or its text is none."""
+    """No session of an account, or an invalid exported session."""
 
 
 class AppViewError(FastshardError):
