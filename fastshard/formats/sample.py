@@ -240,7 +240,7 @@ class Sample(SampleBase):
         return values
 
     def decoder_of(self, field: str) -> Decoder | None:
-        """Return the decoder of a field, or None if it has none.
+        """Return the decoder of a field, or None.
 
         Parameters
         ----------

@@ -520,7 +520,7 @@ def open_shard(
     RemoteError
         The URL cannot be read.
     ValueError, TypeError
-        An option has none of its values, or is unknown.
+        An option has an unknown value, or is unknown.
 
     Examples
     --------
@@ -590,14 +590,14 @@ def copy_settings(options: RemoteOptions) -> Settings | None:
 
 
 def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
-    """Check the options for mapped and unmapped files of shards that are not such."""
+    """Check ``mode`` and ``check_size`` for shards that are not mapped local files."""
     check_choice("mode", mode, ("mmap", "private", "pread"))
     if remote is None or (mode == "mmap" and not check_size):
         return
     from fastshard.remote.cache.copies import CopySettings
 
     if remote.client is not None and not isinstance(remote, CopySettings):
-        return  # blobs are files, and some sources are
+        return  # blobs, and some sources, are files
     given = "check_size=True" if mode == "mmap" else f'mode="{mode}"'
     raise ValueError(
         f"{given} does nothing for URLs, nor for files behind cache_dir=: leave it out"

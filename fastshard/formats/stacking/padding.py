@@ -177,7 +177,7 @@ def _common_dtype(arrays: Sequence[NDArray[Any]]) -> Any:
 
 
 def _kind_of(dtype: Any) -> Any:
-    """Return the common part of dtypes, also of tensors, that stack without loss."""
+    """Return the part of a dtype that must agree in a stack; also for tensors."""
     kind = getattr(dtype, "kind", None)
     if kind is None:
         return dtype
