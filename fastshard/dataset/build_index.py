@@ -388,7 +388,7 @@ def _write_wids(job: Job, paths: Sequence[str]) -> str:
 
 
 def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the shards with those that a wids list has too, and its missing ones."""
+    """Merge the shards with those of a wids list; return them and the missing ones."""
     from fastshard.index.wids import read_wids
 
     try:
@@ -407,7 +407,7 @@ def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def _held(path: str) -> Iterator[None]:
-    """Keep other processes from writing an index of the dataset meanwhile."""
+    """Hold the lock of the dataset's indexes."""
     folder, name = os.path.split(path)
     with hold_file(os.path.join(folder, f".{name}.lock")):
         yield
@@ -511,7 +511,7 @@ def _write_dataset_index(
 def _renew_above(
     job: Job, paths: Sequence[str], warned: Iterator[int]
 ) -> tuple[list[str], list[str]]:
-    """Renew the nearest ``dataset.fsi`` above that lists some of the shards too.
+    """Update the nearest parent ``dataset.fsi`` that lists some of the shards.
 
     Return its path, or the reason why it was not written.
     """
@@ -610,7 +610,7 @@ def _join_names(known: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _require_index(job: Job, shard: str) -> str:
-    """Return the path of a shard's index; raise FastshardError if it has none."""
+    """Return the path of a shard's index; raise FastshardError without one."""
     path = job.index_path(shard)
     if not os.path.exists(path):
         raise FastshardError(f"{redact(shard)} has no index {path}")

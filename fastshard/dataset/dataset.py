@@ -210,7 +210,7 @@ class Dataset(BaseDataset[T_co]):
         self._keys: DatasetKeys | None = None
         self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
-        self._own_order: Order | None = None  # then, too; None: all in order
+        self._own_order: Order | None = None  # None: in order
         # The fast path of ds[i]: samples as they are, or as one decoder makes them.
         self._direct_locator: SampleLocator | None = None
         self._count = 0
@@ -230,7 +230,7 @@ class Dataset(BaseDataset[T_co]):
         return Dataset(shards, **(options | changes))
 
     def _make_picker(self) -> FieldPicker | None:
-        """Return what checks and renames the fields of samples; None: nothing does.
+        """Return the `FieldPicker`; None if fields are neither checked nor renamed.
 
         Where no name has alternatives, compiled code checks the selected fields.
         """
@@ -343,7 +343,7 @@ class Dataset(BaseDataset[T_co]):
         return self._map_item_at(item, i) if self._stages else item
 
     def _wrap(self, samples: list[Any], positions: Iterable[int]) -> list[Any]:
-        """Return samples with the names of alternatives, whose images are decoded."""
+        """Apply alternatives of fields and image decoding to samples."""
         if self._choices:
             samples = self._choose(samples)
         if self._images is None:
@@ -369,7 +369,7 @@ class Dataset(BaseDataset[T_co]):
         return items
 
     def _choose(self, samples: list[Any]) -> list[Any]:
-        """Return stored samples with the names of their alternatives."""
+        """Apply alternatives of fields to stored samples."""
         if not self._choices:
             return samples
         assert self._picker is not None
@@ -479,7 +479,7 @@ class Dataset(BaseDataset[T_co]):
         return f"sample {sample.key!r} of {sample._where(sample.keys()[0])[0]}"
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
-        """Do what `get_many` does in a thread, under asyncio or trio.
+        """Call `get_many` in a thread, under asyncio or trio.
 
         Calls awaited together read their remote ranges together.
 
@@ -722,7 +722,7 @@ class Dataset(BaseDataset[T_co]):
         return self._set.iterate(stream, WINDOW, make)
 
     def _item_maker(self) -> Callable[[Any], Any] | None:
-        """Return the function that makes an item of a sample; None: it is the item."""
+        """Return the function from sample to item; None: items are samples."""
         match self._stages:
             case ():
                 return None
@@ -868,7 +868,7 @@ class Dataset(BaseDataset[T_co]):
         return narrowed._replace(plan=selected)
 
     def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Return a mask of this dataset's samples: those that have some fields."""
+        """Return a mask of the samples that have the given fields."""
         mask, order = self._names.mask(fields), self._order()
         return mask if order is None else mask[order.positions(0, len(order))]
 
@@ -1093,7 +1093,7 @@ class Dataset(BaseDataset[T_co]):
             document. The last two when tokens are counted, on first use.
         FormatError
             On first use: a document has another dtype, several axes, or a size that
-            is no multiple of a token's.
+            is not a multiple of a token's.
         FieldNotFoundError
             On first use: a sample lacks the field.
         FastshardError
@@ -1558,7 +1558,7 @@ class ShardOpener:
             raise
 
     def _open_ahead(self, k: int) -> None:
-        """Begin to open the shards behind `k`: more of them, the more were read."""
+        """Open shards after `k` ahead, more of them as the iteration goes on."""
         stop = min(k + 1 + min(2 * k, SHARDS_AHEAD), len(self._set))
         for i in range(k + 1, stop):
             if i not in self._ahead and self._set.open_samples[i] is None:

@@ -52,7 +52,7 @@ __all__ = ["OpenOptions", "open"]
 
 
 class OpenOptions(RemoteOptions, total=False):
-    """Options of `open` that not every source takes: how URLs are read, and formats.
+    """Options of `open` for URLs and for formats.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ def open(  # noqa: A001
     RemoteError
         A URL cannot be read.
     ValueError, TypeError
-        An option has none of its values, or is unknown.
+        An option has an unknown value, or is unknown.
 
     Examples
     --------
@@ -261,13 +261,13 @@ def open(  # noqa: A001
 
 
 def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for an option for URLs, of a format with local files alone."""
+    """Raise ValueError for an option of URLs if the format is local only."""
     remote = select_remote(options)
     check_local(remote)
     if remote.get("cache_dir"):
         raise ValueError(
-            f"cache_dir= is no option of {found.name} datasets, whose files are always "
-            "mapped: leave it out"
+            f"cache_dir= is not an option of {found.name} datasets, whose files "
+            "are always mapped: leave it out"
         )
 
 

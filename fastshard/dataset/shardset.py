@@ -258,11 +258,11 @@ class ShardSet(LockOwner, ABC):
         raise self.unlike_tars()
 
     def raw(self) -> ShardSet:
-        """Return the set of the same shards without an interpretation of samples."""
+        """Return the set of the same shards as plain tars."""
         return self
 
     def unlike_tars(self) -> FastshardError:
-        """Return the error for what needs tar shards."""
+        """Return the error of an operation that needs tar shards."""
         return FastshardError(
             f"expected a dataset of tar shards, got a {self.format} dataset: "
             f"{self.root}; its shards hold fields, not samples"
@@ -371,7 +371,7 @@ class ShardSet(LockOwner, ABC):
         return {}
 
     def verify(self, *, hashes: bool = False) -> list[Any] | None:
-        """Return the faults that a format's own check finds, or None if it has none."""
+        """Return the faults that the format's own check finds; None: no check."""
         return None
 
     def samples(self, k: int) -> Any:

@@ -102,7 +102,7 @@ def finish_items(items: Iterable[FetchedItem]) -> list[Any]:
 
 
 class CombinedDataset(BaseDataset[T_co]):
-    """Base class of `Mix`, `Zip` and `Concat`: items of other datasets in an own order.
+    """Base class of `Mix`, `Zip` and `Concat`: datasets over other datasets.
 
     A base position is that of an item before selection, shuffle and split. The source
     datasets are not closed with this one.
@@ -388,7 +388,7 @@ class CombinedIterator(Iterator[T_co]):
             if not self._waiting:
                 self._read_window()
             item = self._waiting[-1]
-            del self._waiting[-1]  # no call: a signal would come before the next line
+            del self._waiting[-1]  # no call: a signal would come first
             self.position += 1
             if self._decodes:
                 item = self._decode(item)
@@ -470,7 +470,7 @@ def read_sources(
 
 
 def merge_fields(datasets: Iterable[BaseDataset[Any]]) -> dict[str, FieldInfo]:
-    """Return the fields of all datasets that have some; pairs have none."""
+    """Return the fields of the datasets together, none for pairs."""
     parts: list[Any] = [one for one in datasets if hasattr(type(one), "fields")]
     # `fields` of a typed dataset are those of its type, for queries.
     stored = (getattr(part, "untyped", part) for part in parts)
@@ -485,7 +485,7 @@ def concatenate(a: BaseDataset[Any], b: object) -> Concat[Any]:
 
 
 def _parts_of(dataset: BaseDataset[Any]) -> Sequence[BaseDataset[Any]]:
-    """Return the datasets of a whole concatenation, so that sums stay flat."""
+    """Return the parts of a concatenation, flattened."""
     if type(dataset) is Concat and dataset._plan == Plan() and not dataset._stages:
         return dataset.datasets
     return [dataset]
@@ -624,7 +624,7 @@ class UnionDataset(CombinedDataset[T_co]):
         return narrowed._select(mask)
 
     def _with_each(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
-        """Return the combination of what a method of each part returns."""
+        """Combine the results of a method called on each part."""
         self._require_unmapped(method)
         parts = [self._part_with(method, part) for part in self.datasets]
         return self._with_datasets(
@@ -633,14 +633,14 @@ class UnionDataset(CombinedDataset[T_co]):
 
     @staticmethod
     def _part_with(method: str, part: Any) -> Any:
-        """Return a part, which must have a method."""
+        """Return a part; raise TypeError if it lacks a method."""
         if hasattr(type(part), method):
             return part
         what = "images to decode" if method == "images" else "fields"
         raise TypeError(f"the samples of a {type(part).__name__} have no {what}")
 
     def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Return a mask of the items: those that have some fields."""
+        """Return a mask of the items that have the given fields."""
         import numpy as np
 
         parts = [self._part_with("_having", part) for part in self.datasets]
@@ -649,7 +649,7 @@ class UnionDataset(CombinedDataset[T_co]):
         return np.fromiter((masks[k][i] for k, i in sources), bool, self._size())
 
     def _require_fields(self, fields: tuple[str, ...]) -> None:
-        """Raise FieldNotFoundError if a sample is there, and all parts lack a field."""
+        """Raise FieldNotFoundError if every part with samples lacks a field."""
         for field in fields:
             errors = []
             for part in self.datasets:
@@ -829,7 +829,7 @@ class Concat(UnionDataset[T_co]):
         SampleNotFoundError, AmbiguousKeyError
             No sample has a key, or several have.
         TypeError
-            A key is given, and the samples of a part have none: it is a mix or a zip.
+            A key is given, and a part is a mix or a zip, whose samples have no keys.
         FormatError, OSError
             A sample cannot be read.
 

@@ -186,7 +186,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @property
     def _is_share(self) -> bool:
-        """True if other ranks have samples that this dataset was divided from."""
+        """True for a rank's share of a dataset."""
         return self._plan.is_share
 
     def _order(self) -> Order | None:
@@ -240,7 +240,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         return mapped
 
     def __getitems__(self, positions: Iterable[int]) -> list[T_co]:
-        """Do what `get_many` does; torch's DataLoader fetches batches by this name."""
+        """Alias of `get_many` for torch's DataLoader."""
         guard_collation()
         guard_queue()
         return self.get_many(positions)
@@ -894,7 +894,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         return None
 
     def _is_skippable(self, error: Exception) -> bool:
-        """Return whether bad data of one sample can be the cause of an error.
+        """Return whether bad data of one sample can cause an error.
 
         A field that no sample has is a mistake of the caller's.
         """

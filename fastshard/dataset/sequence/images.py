@@ -1,4 +1,4 @@
-"""Fields of a dataset that are pictures, and samples whose pictures are decoded."""
+"""Picture fields of a dataset, and samples with decoded pictures."""
 
 from __future__ import annotations
 
