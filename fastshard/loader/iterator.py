@@ -203,7 +203,7 @@ class LoaderIterator(Iterator[T_co]):
             try:
                 raise error
             finally:
-                del error  # its traceback has this frame, and that the iterator
+                del error  # its traceback refers to this frame and the iterator
         batch = self._complete(work)
         work.value = work.buffers = None  # a thread may still refer to the work
         position.done = self._passed

@@ -115,7 +115,7 @@ class BatchSteps:
             work.fail(error, 0)
 
     def _fetch(self, work: BatchWork, start: int, stop: int) -> list[Any]:
-        """Fetch samples together; after the error of one that is skipped, by halves."""
+        """Fetch samples together; bisect after the error of a skippable one."""
         try:
             return self.fetch_together(start, stop)
         except Exception as error:
@@ -227,7 +227,7 @@ class BatchSteps:
                     raise
 
     def _check(self, work: BatchWork, items: list[Any], rows: Sequence[int]) -> bool:
-        """Find the samples that only collation finds unreadable; skip them."""
+        """Find and skip the samples that fail in collation."""
         found = False
         for row in rows:
             try:
