@@ -33,7 +33,7 @@ CONNECTIONS = 16  # concurrent range requests
 OPENERS = 3  # concurrent openings of objects for each of them
 TIMEOUT = 60.0  # seconds
 FIRST_TIMEOUT = 2.5  # seconds for a first connection, without a timeout=
-MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
+MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times that
 # Parts of the names of store options that may be pickled.
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 

@@ -72,7 +72,7 @@ def test_calls_without_a_cache_refuse_it_for_local_files(folder, tmp_path):
 def test_columnar_datasets_have_no_cache(tmp_path):
     with ShardedDatasetWriter(tmp_path / "columns"):
         pass
-    with pytest.raises(ValueError, match="cache_dir= is no option of columnar"):
+    with pytest.raises(ValueError, match="cache_dir= is not an option of columnar"):
         fastshard.open(tmp_path / "columns", cache_dir=tmp_path / "cache")
 
 

@@ -63,7 +63,7 @@ FAILURES = (
     OSError,
     http.client.HTTPException,
     ValueError,
-    OverflowError,  # of http.client, for a chunk of an absurd size
+    OverflowError,  # http.client raises it for a chunk of an absurd size
 )
 
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"))
@@ -75,7 +75,7 @@ UNREACHABLE = frozenset(
 )
 EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signature
 MESSAGE = 64 << 10  # bytes of the body of an error response
-MESSAGE_SECONDS = 2.0  # for which the body of a refusal is waited for
+MESSAGE_SECONDS = 2.0  # seconds to wait for the body of a refusal
 COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
 MOST_FAST = 1 << 20  # bytes of a range that the fast path requests at first
 LARGEST = 1 << 40  # bytes of a downloaded object
@@ -160,7 +160,7 @@ class HttpClient:
         """Request a whole object of any size; return ``receive(response)``."""
         deadline = Deadline(self.settings.timeout)
 
-        is_extended = False  # once: a server may break off each attempt
+        is_extended = False  # only once: a server may break off each attempt
 
         def extend_and_receive(response: RangeResponse) -> T:
             nonlocal is_extended
@@ -220,7 +220,7 @@ class HttpClient:
         receive: Callable[[RangeResponse], T],
         whole: bool,
     ) -> tuple[T] | None:
-        """Send a request by the fast path; return None if urllib3 is to send it."""
+        """Send a request by the fast path; return None if urllib3 must send it."""
         begun, target = time.monotonic(), self._first_of(url.normalized)
         if url.normalized in self._targets or origin_of(target) not in self._common:
             return None
@@ -437,7 +437,7 @@ def _drain(response: Any, deadline: Deadline) -> bytes:
 
 
 def _read_message(response: Any, deadline: Deadline) -> bytes:
-    """Return the begin of the body of a refusal, or nothing if it does not come soon.
+    """Return the start of a refusal's body, or b"" if it does not arrive soon.
 
     S3 sends it in chunks.
     """
