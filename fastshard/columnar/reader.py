@@ -257,7 +257,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             return False
         try:
             return bool(self._snapshot.select(HAS_ID, (str.__str__(sample_id),)))
-        except UnicodeEncodeError:  # half a surrogate pair: no id has one
+        except UnicodeEncodeError:  # half a surrogate pair is in no id
             return False
 
     def get_sample(
@@ -747,7 +747,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             first step, and each field: a view of the shard, ``[length, ...]``.
             ``windows.batches(n)`` gives a list of n ids, and arrays ``[n]`` and
             ``[n, length, ...]``. Every window is whole: samples that are shorter, or
-            lack a field, have none, and are counted by ``short_sample_count``. The
+            lack a field, have no window, and are counted by ``short_sample_count``. The
             dataset is closed with the reader.
 
         Raises
@@ -1063,8 +1063,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         FormatError, OSError
             The index is damaged, or cannot be read.
         TypeError, ValueError
-            `limit` is not an int of at least 0, `timeout` is negative, or an id is no
-            str.
+            `limit` is not an int of at least 0, `timeout` is negative, or an id is
+            not a str.
 
         Examples
         --------

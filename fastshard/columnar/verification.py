@@ -185,7 +185,7 @@ def _report_leftovers(files: dict[str, int], owner: str) -> Iterator[Fault]:
 
 
 def _check_triggers(conn: ReaderConnection) -> Iterator[Fault]:
-    """Report triggers, for which a writer refuses the index."""
+    """Report triggers: a writer refuses an index with them."""
     try:
         check_no_triggers(conn, conn.path)
     except FormatError as error:

@@ -243,7 +243,7 @@ class ShardedDatasetWriter:
             session.fail(error)
 
     def _load_missed_fields(self) -> None:
-        """Load fields that the user's SQL added, or that an interrupt left unloaded."""
+        """Load fields added by the user's SQL, or not loaded after an interrupt."""
         session = self._session
         found = select_fields(session.conn, session.path)
         if len(found) > len(self._transaction.columns):
@@ -734,7 +734,7 @@ class ShardedDatasetWriter:
                 self._rows.forget_statements()
 
     def flush(self) -> None:
-        """Return when all samples added so far are on disk and visible to readers.
+        """Commit all samples so far: then they are durable and visible to readers.
 
         `close_tars` is the same method, under the name that it has in
         synthefy-dataset-utils.

@@ -122,7 +122,7 @@ def _import(name: str, call: str) -> Any:
 def _arrow_column(
     pa: Any, stack: NDArray[Any] | list[NDArray[Any]], has: NDArray[np.bool_]
 ) -> Any:
-    """Return arrays as an Arrow array; null where a sample has none."""
+    """Return arrays as an Arrow array; null where a sample lacks the field."""
     import numpy as np
 
     if not has.any():
