@@ -130,7 +130,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give mosaicml-streaming its own readers again; see `install`.
+    """Restore mosaicml-streaming's own readers; see `install`.
 
     Datasets that exist keep theirs.
 
@@ -168,7 +168,7 @@ def find_table() -> dict[str, Any]:
 
 
 def tell_of_remote(get_shards: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return ``Stream.get_shards`` that tells our readers whether there is a remote."""
+    """Wrap ``Stream.get_shards`` to pass our readers whether a remote exists."""
 
     @functools.wraps(get_shards)
     def get_marked_shards(self: Any, *args: Any, **kwargs: Any) -> list[Any]:

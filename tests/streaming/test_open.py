@@ -165,7 +165,7 @@ def test_a_split_that_is_not_there_names_those_that_are(copy_streaming):
         f"no split 'nope' in {root}: nope/index.json does not exist; "
         "splits there: train, val/nested"
     )
-    with pytest.raises(ShardNotFoundError, match=r"broken/index\.json is no index"):
+    with pytest.raises(ShardNotFoundError, match=r"broken/index\.json is not an index"):
         fastshard.open(root, split="broken")
     with pytest.raises(ShardNotFoundError, match="splits there: none"):
         fastshard.open(root / "broken", split="train")

@@ -375,7 +375,7 @@ class Reader(ReaderBase, ABC):
         return local_files.get_raw_size(self)
 
     def get_zip_size(self) -> int | None:
-        """Return the bytes of the compressed files; None if a file has none.
+        """Return the bytes of the compressed files; None if a file is not compressed.
 
         Returns
         -------
@@ -389,7 +389,7 @@ class Reader(ReaderBase, ABC):
         return local_files.get_zip_size(self)
 
     def get_max_size(self) -> int:
-        """Return the most bytes that the shard takes: those of all its files.
+        """Return the maximum of bytes on disk: those of all files.
 
         Returns
         -------
@@ -513,7 +513,7 @@ def parse_args(
 
 
 class JointReader(Reader):
-    """Base of readers of shards of one file.
+    """Base of readers of one-file shards.
 
     Parameters
     ----------
@@ -550,7 +550,7 @@ class JointReader(Reader):
 
 
 class SplitReader(Reader):
-    """Base of readers of shards of two files: data, and where the samples are in it.
+    """Base of readers of two-file shards: data, and offsets of samples.
 
     Parameters
     ----------

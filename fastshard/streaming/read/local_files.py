@@ -25,7 +25,7 @@ __all__ = [
     "set_up_local",
 ]
 
-File = tuple[str, StoredFile]  # path, and what the index says of it
+File = tuple[str, StoredFile]  # path, and its entry in the index
 
 
 class LocalShard(Protocol):
@@ -47,7 +47,7 @@ def get_raw_size(shard: LocalShard) -> int:
 
 
 def get_zip_size(shard: LocalShard) -> int | None:
-    """Return the bytes of the compressed files; None if any file has none."""
+    """Return the bytes of the compressed files; None if a file is not compressed."""
     total = 0
     for _, packed in shard.file_pairs:
         if packed is None:

@@ -137,7 +137,7 @@ class JSONWriter(SplitWriter):
         return ("{" + ", ".join(parts) + "}" + self.newline).encode()
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
+        """Return the configuration of each shard for the index.
 
         Returns
         -------

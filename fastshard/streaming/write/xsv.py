@@ -161,7 +161,7 @@ class XSVWriter(SplitWriter):
             _check_text(text, self.separator, self.newline, name)
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
+        """Return the configuration of each shard for the index.
 
         Returns
         -------
@@ -238,7 +238,7 @@ class FixedSeparatorWriter(XSVWriter):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
+        """Return the configuration of each shard for the index.
 
         Returns
         -------
