@@ -72,7 +72,7 @@ __all__ = sorted([*_MODULES, *_ALIASES])
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in ("atmosphere", "testing"):  # the modules themselves
+    if name in ("atmosphere", "testing"):  # submodules
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES and name not in _ALIASES:
         from fastshard._util.hints import missing_name

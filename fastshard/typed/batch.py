@@ -24,7 +24,7 @@ class FieldSource(Protocol):
 
     @property
     def names(self) -> Collection[str] | None:
-        """The fields; None if they are known by the samples only."""
+        """The fields; None if only the samples know them."""
         ...
 
     def __len__(self) -> int: ...
@@ -94,7 +94,7 @@ class SampleBatch(Generic[T]):
     def _read(
         cls, source: FieldSource, kind: Any, padding: Padding
     ) -> SampleBatch[Any]:
-        """Return a batch of stored samples, which are decoded when asked for."""
+        """Return a batch of stored samples, decoded on access."""
         batch: SampleBatch[Any] = object.__new__(cls)
         batch._samples = None
         batch._source = source
@@ -197,7 +197,7 @@ class SampleBatch(Generic[T]):
         return found
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return a field of arrays as one array, also of samples without types.
+        """Return a field of arrays as one array; also for untyped samples.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class SampleBatch(Generic[T]):
         return stack
 
     def lengths(self, name: str) -> NDArray[np.int64]:
-        """Return the shapes that the arrays of a field had before they were padded.
+        """Return the shapes of a field's arrays before padding.
 
         Parameters
         ----------

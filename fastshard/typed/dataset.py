@@ -234,7 +234,7 @@ class Dataset(BaseDataset[T]):
         self._plan = Plan()
         self._is_typed = sample_type is not None
         kind = sample_type or _declared_type(type(self)) or DictSample
-        # The first stage of all: from a stored sample to an object.
+        # The first stage: from a stored sample to an object.
         self._first: Decoding | KeyedDecoder = Decoding(kind, copy, aligned, strict)
         self._later: tuple[Callable[[Any], Any], ...] = ()  # lenses, mapped functions
         self._kind: Any = kind  # the type after them
@@ -245,7 +245,7 @@ class Dataset(BaseDataset[T]):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the attributes that are derived from others."""
+        """Drop derived attributes."""
         self._all_stages: tuple[Callable[[Any], Any], ...] | None = None
         self._packed_view: FieldDataset[Any] | None = None
         self._mapped_view: FieldDataset[T] | None = None
@@ -259,7 +259,7 @@ class Dataset(BaseDataset[T]):
         return other
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._origin.packed()  # spares workers the count, and the filter's evaluation
+        self._origin.packed()  # spares workers the count and the filter
         state = {name: self.__dict__[name] for name in STATE}
         return _rebuild, (type(self), state)
 
@@ -270,7 +270,7 @@ class Dataset(BaseDataset[T]):
 
     @__orig_class__.setter
     def __orig_class__(self, alias: Any) -> None:
-        # Set by `typing` after ``Dataset[ImageSample](...)`` was made; an exception
+        # `typing` sets it after ``Dataset[ImageSample](...)`` is made; an exception
         # would be dropped.
         kind = _type_argument(alias)
         if kind is None or kind is self._kind:
@@ -341,7 +341,7 @@ class Dataset(BaseDataset[T]):
     def _find_absence(self, name: str) -> FieldNotFoundError | None:
         stages = (*getattr(self._first, "stages", ()), *self._later)
         if any(isinstance(stage, LensStage | StructuralView) for stage in stages):
-            return None  # a view has names of its own
+            return None  # a view has its own names
         return self._packed._find_absence(name)
 
     def _usual_fields(self) -> frozenset[str] | None:
@@ -360,8 +360,8 @@ class Dataset(BaseDataset[T]):
         name = blake2b(digest, digest_size=8).hexdigest()
         return Identity(found.name, self._total(), name)
 
-    # States count samples of the shards, as those of `_packed`, whose iterators make
-    # them too.
+    # States count samples of the shards, like those of `_packed`, whose iterators
+    # make them.
 
     def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
         return self._packed._state_after(done, skipped)
@@ -434,7 +434,7 @@ class Dataset(BaseDataset[T]):
         AmbiguousKeyError
             Several samples have this key.
         SchemaError
-            The stored sample is none of `sample_type`.
+            The stored sample is not of `sample_type`.
         FormatError, OSError, ClosedError
             The sample cannot be read.
 
@@ -570,7 +570,7 @@ class Dataset(BaseDataset[T]):
         return self._packed._name_at(position)
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T]:
-        """Do what `get_many` does in a thread, under asyncio or trio.
+        """Call `get_many` in a thread, under asyncio or trio.
 
         Parameters
         ----------
@@ -877,7 +877,7 @@ class Dataset(BaseDataset[T]):
         lens = network.find(kind, other)
         view = StructuralView.between(kind, other) if lens is None else None
         if lens is None and view is None:
-            lens = network.transform(kind, other)  # raises an error that lists lenses
+            lens = network.transform(kind, other)  # raises and lists lenses
         first = self._first
         is_stored = isinstance(self._origin, ShardOrigin) and not self._later
         if lens is not None:
@@ -967,7 +967,7 @@ class Dataset(BaseDataset[T]):
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -1007,7 +1007,7 @@ class Dataset(BaseDataset[T]):
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -1055,7 +1055,7 @@ class Dataset(BaseDataset[T]):
         return self._replace(_later=(*self._later, fn), _kind=_returned_type(fn))
 
     def copied(self) -> Dataset[T]:
-        """Return the dataset with arrays of their own memory.
+        """Return the dataset with arrays copied to their own memory.
 
         Returns
         -------
@@ -1252,7 +1252,7 @@ class Dataset(BaseDataset[T]):
         ValueError
             The sample has no payload.
         SchemaError, FormatError
-            The payload is none of `sample_type`.
+            The payload is not of `sample_type`.
 
         Examples
         --------
@@ -1283,7 +1283,7 @@ class Dataset(BaseDataset[T]):
         ValueError
             The batch has no payloads.
         SchemaError, FormatError
-            A payload is none of `sample_type`.
+            A payload is not of `sample_type`.
 
         Examples
         --------
@@ -1330,7 +1330,7 @@ class Dataset(BaseDataset[T]):
             Those to process, as `list_shards` names them; by default all.
         checkpoint : str or path-like, optional
             A JSON file of the results so far: a later call with it goes on where this
-            one stopped. It is removed when all shards are done. Results that are no
+            one stopped. It is removed when all shards are done. Results that are not
             JSON values are not kept: their shards are processed again.
         on_shard_error : callable, optional
             ``on_shard_error(shard, error)`` is called for each shard that fails.
@@ -1348,7 +1348,7 @@ class Dataset(BaseDataset[T]):
         ValueError
             A shard is not one of the dataset.
         FormatError
-            The checkpoint is none.
+            The file is not a checkpoint.
 
         Examples
         --------
@@ -1360,7 +1360,7 @@ class Dataset(BaseDataset[T]):
         wanted = names if shards is None else list(shards)
         unknown = [name for name in wanted if name not in numbers]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no shard of {self!r}")
+            raise ValueError(f"{unknown[0]!r} is not a shard of {self!r}")
         return process_shards(
             fn,
             partial(shard_samples, self),

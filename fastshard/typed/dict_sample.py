@@ -1,4 +1,4 @@
-"""Samples of no declared type: their fields by name, decoded when asked for."""
+"""Untyped samples: fields by name, decoded at first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DictSample"]
 
 
 class DictSample(FieldMap):
-    """A sample of no declared type: its fields as attributes and as items.
+    """Untyped sample: its fields as attributes and as items.
 
     Values are those of msgpack. Arrays are bytes, as `bytes` fields are: `array` makes
     them. A sample of a payload decodes a field when it is asked for, and keeps the
@@ -193,7 +193,7 @@ class DictSample(FieldMap):
         FieldNotFoundError
             There is no such field.
         FormatError
-            The field's bytes are no array.
+            The field's bytes are not an array.
         TypeError
             The sample was made of values, and this one has no bytes.
 
@@ -220,7 +220,7 @@ class DictSample(FieldMap):
 
     @property
     def packed(self) -> bytes:
-        """The sample's msgpack payload; the original one of a sample made of bytes.
+        """The sample's msgpack payload, the original one if made of bytes.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class DictSample(FieldMap):
 
     @property
     def as_wds(self) -> dict[str, Any]:
-        """The sample as WebDataset's writers take it, under a key of its own.
+        """The sample as WebDataset's writers take it, under a new key.
 
         Examples
         --------
@@ -273,10 +273,10 @@ class DictSample(FieldMap):
 
 
 def from_payload(cls: type[DictSample], payload: bytes) -> DictSample:
-    """Return a pickled sample that was made of a payload."""
+    """Unpickle a sample made of a payload."""
     return cls._from_buffer(payload)
 
 
 def from_values(cls: type[DictSample], values: dict[str, Any]) -> DictSample:
-    """Return a pickled sample that was made of values."""
+    """Unpickle a sample made of values."""
     return cls(values)

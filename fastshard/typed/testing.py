@@ -1,4 +1,4 @@
-"""Samples and datasets for tests: made of a type, written to a folder.
+"""Samples and datasets for tests, made of a type.
 
 Examples
 --------

@@ -38,7 +38,7 @@ def load_msgspec() -> Any:
 
 
 class StandIn(type):
-    """Classes that msgspec does not know, of which samples are instances."""
+    """Stand-in classes, unknown to msgspec, for classes of samples."""
 
     of: type
 
@@ -58,7 +58,7 @@ class NestedSamples:
         self.classes: dict[type, type] = {}
 
     def stand_in(self, cls: type) -> type:
-        """Return a class that msgspec does not know, for a class of samples."""
+        """Return a class unknown to msgspec, for a class of samples."""
         mark = StandIn(cls.__name__, (), {"__module__": cls.__module__})
         mark.of = cls
         self.classes[mark] = cls
@@ -70,7 +70,7 @@ class NestedSamples:
 
 
 class SampleField:
-    """Decoder of a field that is a sample itself; its plan is made when needed."""
+    """Decoder of a field that is a sample; its plan is made at first use."""
 
     def __init__(
         self, cls: type, optional: bool, plan_of: Callable[[type], Any]

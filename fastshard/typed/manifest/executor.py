@@ -130,7 +130,7 @@ class QueryExecutor:
         KeyError
             The manifests do not have a field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -199,7 +199,7 @@ def select_rows(
 
 
 def open_manifest(json_path: str) -> ShardManifest:
-    """Return a manifest whose table is read when it is needed."""
+    """Return a manifest whose table is read at first use."""
     manifest = ShardManifest.from_json_only(json_path)
     path = f"{json_path.removesuffix('.json')}.parquet"
     if os.path.exists(path):

@@ -108,7 +108,7 @@ def infer_kind(annotation: Any) -> AggregateKind | None:
     """Return the kind of aggregate of a field without a marker, or None."""
     try:
         return describe(annotation).aggregate
-    except TypeError:  # no field of a sample, or one by its format only
+    except TypeError:  # not a field of a sample, or one by its format only
         return None
 
 
@@ -129,7 +129,7 @@ def strip(annotation: Any) -> Any:
 
 
 def query_fields(sample_type: type) -> Fields:
-    """Return the fields of a type that queries can be on.
+    """Return the fields of a type that queries can use.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def query_fields(sample_type: type) -> Fields:
 
 
 def plain_of_kind(value: Any) -> Any:
-    """Return the plain value of one of a registered kind; others as they are."""
+    """Return the plain value of a registered kind; others unchanged."""
     kind = kind_of_value(value)
     return value if kind is None else kind.plain(value)
 

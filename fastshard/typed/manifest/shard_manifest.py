@@ -92,7 +92,7 @@ class ShardManifest:
     def rows(self) -> ManifestRows:
         """The samples by column, without pandas."""
         if self._frame is not None and self._is_given:
-            return rows_of_frame(self._frame)  # it may have been changed
+            return rows_of_frame(self._frame)  # the caller may have changed it
         return self._load()
 
     @property
@@ -107,7 +107,7 @@ class ShardManifest:
         self._frame, self._is_given = frame, True
 
     def set_table(self, path: str) -> None:
-        """Have the samples read from a Parquet file when they are first used.
+        """Use a Parquet file for the samples, read at first use.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class ShardManifest:
         Raises
         ------
         FormatError
-            One of the files is none of a manifest, or they disagree.
+            One of the files is not part of a manifest, or they disagree.
         FileNotFoundError
             One of them does not exist.
         MissingLibraryError
@@ -268,14 +268,14 @@ def manifest_path(shard: str, kind: str) -> str:
 
 
 def digest(text: bytes) -> str:
-    """Return a digest as headers state it, of as many letters as `NO_DIGEST`."""
+    """Return a digest as in headers, of as many letters as `NO_DIGEST`."""
     from hashlib import blake2b
 
     return blake2b(text, digest_size=len(NO_DIGEST) // 2).hexdigest()
 
 
 def encode_header(manifest: ShardManifest) -> bytes:
-    """Return the JSON of a header; with its own digest, if it is to have one."""
+    """Return the JSON of a header, with its own digest if requested."""
     header = finite(manifest.header_dict())
     if "header_digest" in manifest.extras:
         header["fastshard"]["header_digest"] = NO_DIGEST
@@ -288,7 +288,7 @@ def parse_header(data: bytes, path: str) -> dict[str, Any]:
     """Return a checked header of a manifest; `created_at` is a datetime."""
     if len(data) > MAX_HEADER:
         raise FormatError(f"a header of more than {MAX_HEADER:,} bytes", path, 0)
-    header = parse_value(data, path)  # other writers put Infinity into it
+    header = parse_value(data, path)  # other writers store Infinity
 
     def check(name: str, fine: bool, expected: str) -> None:
         if not fine:
@@ -324,12 +324,12 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number that float64 has."""
+    """Return whether a value is a number in the range of float64."""
     return type(value) is float or (type(value) is int and abs(value) < 1 << 1000)
 
 
 def is_aggregate(value: object) -> bool:
-    """Return whether a value is an aggregate; unknown types are, and say nothing."""
+    """Return whether a value is an aggregate, known types checked."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return False
     if value["type"] == "categorical":
@@ -346,7 +346,7 @@ def is_aggregate(value: object) -> bool:
 
 
 def finite(header: Any) -> Any:
-    """Return a header with null for numbers that JSON has not."""
+    """Return a header with null for numbers that JSON lacks."""
     if isinstance(header, dict):
         return {name: finite(value) for name, value in header.items()}
     if isinstance(header, (list, tuple)):

@@ -79,6 +79,6 @@ class ManifestWriter:
         return self.json_path, self.parquet_path
 
     def _remove(self) -> None:
-        """Remove the files; the header first, for the table alone is not a manifest."""
+        """Remove the files, the header first: the table alone is not a manifest."""
         for path in (self.json_path, self.parquet_path):
             path.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ class URLSource(ListedSource):
     def __init__(self, url: Source, **options: Unpack[RemoteOptions]) -> None:
         self.url = url
         self._options = options
-        self._location: Location | None = None  # of shards that are listed already
+        self._location: Location | None = None  # of listed shards
         self._listed: list[str] | None = None
         for item in [url] if isinstance(url, str | os.PathLike) else url:
             text = os.fspath(item)
@@ -127,7 +127,7 @@ class URLSource(ListedSource):
 
 
 def _make_again(url: Any, options: RemoteOptions, is_listed: bool) -> URLSource:
-    """Return a source that was pickled."""
+    """Unpickle a source."""
     if is_listed:
         shards = [url] if isinstance(url, str) else url
         return URLSource._of_shards(shards, **options)

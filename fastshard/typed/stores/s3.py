@@ -25,7 +25,7 @@ from fastshard.typed.stores.writing import (
 __all__ = ["S3DataStore"]
 
 SCHEME = "s3://"
-ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")  # the first one that is set
+ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")  # the first variable that is set
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -89,7 +89,7 @@ class S3DataStore:
         missing = [name for name in REQUIRED if not credentials.get(name)]
         if missing:
             raise ValueError(f"Missing required keys{where}: {', '.join(missing)}")
-        for name in ENDPOINTS:  # which repr and pickles have
+        for name in ENDPOINTS:  # for repr and pickles
             endpoint = str(credentials.get(name) or "")
             if strip_user(endpoint) != endpoint:
                 raise ValueError(
@@ -140,7 +140,7 @@ class S3DataStore:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BucketTarget]:
-        """Return where new shards go."""
+        """Return the target of new shards."""
         settings = Settings(self.create_source([f"{SCHEME}{self.bucket}/x"]).options)
         folder = "/".join(filter(None, (self.bucket, safe_prefix(prefix))))
         client = stores_for(settings)
@@ -234,7 +234,7 @@ class S3DataStore:
 
 
 def _restore(bucket: str, credentials: dict[str, str]) -> S3DataStore:
-    """Return an unpickled store: its keys are those of the environment."""
+    """Unpickle a store: its keys come from the environment."""
     store = object.__new__(S3DataStore)
     store.bucket = bucket
     store.credentials = credentials

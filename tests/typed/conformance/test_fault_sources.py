@@ -1,4 +1,4 @@
-"""Faults of atdata that are none here: paths, splits, sources of the caller's own."""
+"""Faults of atdata that fastshard lacks: paths, splits, sources of the caller's own."""
 
 import io
 import pickle

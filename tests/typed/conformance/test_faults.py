@@ -1,4 +1,4 @@
-"""Faults of atdata 0.7.0b1 that are none here: types, stages, payloads, keys."""
+"""Faults of atdata 0.7.0b1 that fastshard lacks: types, stages, payloads, keys."""
 
 import dataclasses
 import io
@@ -202,7 +202,7 @@ def test_manifests_are_those_of_their_shards(tmp_path):
         ]
 
 
-# 8: a schema says float32 of any array; a dict has none
+# 8: a schema says float32 of any array; a dict has no dtype
 
 
 def test_a_schema_claims_no_dtype_that_the_class_does_not():
@@ -220,7 +220,7 @@ def test_a_schema_claims_no_dtype_that_the_class_does_not():
     assert "meta" in fields
 
 
-# 12: a key that is no str can be written and not be read
+# 12: a key that is not a str can be written and not be read
 
 
 def test_keys_that_are_not_text_are_refused_when_written(tmp_path):

@@ -303,7 +303,7 @@ def test_formats_that_there_are_not():
         Sample.from_bytes(b"\x80")
 
 
-# bfloat16 is no dtype of npy: stored as uint16, declared by the class.
+# bfloat16 is not a dtype of npy: stored as uint16, declared by the class.
 
 
 def test_bfloat16():
