@@ -157,7 +157,7 @@ class Predicate:
             raise TypeError(f"field {self._field!r}: {error}") from error
 
     def fields(self) -> list[str]:
-        """Return the names of the fields that the condition is on.
+        """Return the names of the fields in the condition.
 
         Examples
         --------
@@ -322,7 +322,7 @@ def as_predicate(value: Any) -> Predicate:
 
 
 class Fields:
-    """The fields of a type that queries are on, as attributes.
+    """The queryable fields of a type, as attributes.
 
     Parameters
     ----------
