@@ -71,7 +71,7 @@ NETWORK = "_atmosphere"  # what atdata calls the network among repositories
 
 
 class Anonymous(Enum):
-    """Argument of `Index` for a client that is not logged in."""
+    """Argument of `Index`: a client without a session."""
 
     CLIENT = "anonymous"
 
@@ -179,7 +179,7 @@ class Index:
 
     @property
     def provider(self) -> IndexProvider:
-        """Where the rows of the repository "local" are."""
+        """The store of rows of the repository "local"."""
         return self._repos[LOCAL].provider
 
     @property
@@ -417,7 +417,7 @@ class Index:
         ------
         ValueError
             The dataset filters, maps or selects samples and is not copied; the name is
-            no name, or that of another account; a value cannot be stored; a blob is too
+            invalid or of another account; a value cannot be stored; a blob is too
             large; the shards are read with credentials and are to be published; the
             index has no network, or the client is not logged in.
         TypeError
@@ -661,7 +661,7 @@ class Index:
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def get_entry_by_name(self, name: str) -> DatasetEntry:
-        """Return the entry of a name in the repository "local"; labels are not asked.
+        """Return the entry of a name in the repository "local"; labels are ignored.
 
         Parameters
         ----------
@@ -881,7 +881,7 @@ class Index:
 
     @property
     def stub_dir(self) -> Path | None:
-        """Folder of modules for editors; None without ``auto_stubs``."""
+        """Folder of generated modules for editors; None without ``auto_stubs``."""
         return None if self._stubs is None else self._stubs.path
 
     def publish_schema(
@@ -891,7 +891,7 @@ class Index:
         version: str | None = None,
         description: str | None = None,
     ) -> str:
-        """Store the schema of a sample type, unless there is one like it.
+        """Store the schema of a sample type, unless an equal one exists.
 
         Parameters
         ----------
@@ -993,7 +993,7 @@ class Index:
         return record_of(self.get_schema(ref))
 
     def get_schema_type(self, ref: str, register: bool = True) -> type[Any]:
-        """Return the sample type of a schema, made of what is stored.
+        """Return the sample type made of a stored schema.
 
         Parameters
         ----------
@@ -1115,7 +1115,7 @@ class Index:
         return self._stubs.import_path(from_schema(schema, ref), schema["$ref"])
 
     def clear_stubs(self) -> int:
-        """Remove the modules that were written for editors.
+        """Remove the generated modules for editors.
 
         Returns
         -------
@@ -1175,7 +1175,7 @@ class Index:
         Raises
         ------
         TypeError
-            `lens` is none, or has no types; `name` or `version` is not a str.
+            `lens` is not a lens, or has no types; `name` or `version` is not a str.
         ValueError
             `name` is empty or too long, or `version` is not a semantic version.
         OSError
@@ -1236,7 +1236,7 @@ class Index:
         view_type: type[Any] | None = None,
         allow_code: bool = False,
     ) -> Lens[Any, Any]:
-        """Return a lens that works, made of what is stored.
+        """Return a usable lens, made of the stored one.
 
         It is registered for `Dataset.as_type`, unless there is one of the same types.
 
@@ -1346,7 +1346,7 @@ class Index:
 
     @property
     def atmosphere(self) -> Atmosphere | None:
-        """The client of the network; None if the index has none."""
+        """The client of the network; None without one."""
         return None if self._atmosphere is None else self._client()
 
     def promote_entry(
@@ -1542,7 +1542,7 @@ class Index:
         KeyError
             There is no such repository.
         TypeError
-            `tags` is a str, or `text` is none.
+            `tags` is a str, or `text` is not a str.
         ValueError
             `limit` is negative; or the own account is to be searched, and the index has
             no network, or the client is not logged in.
@@ -1587,7 +1587,7 @@ class Index:
         return self._network().search(query, owner, limit)
 
     def _has_appview(self, repo: str | None) -> bool:
-        """Return whether all of the network can be searched, and is to be."""
+        """Return whether to search the whole network, by an AppView."""
         client = self._atmosphere
         if repo is not None or client is None or client is Anonymous.CLIENT:
             return False
@@ -1602,7 +1602,7 @@ class Index:
         return parse_dataset_ref(ref, self._repos)
 
     def _schema_type(self, ref: str, repo: Repository) -> type[Any]:
-        """Return the class of a schema, of a repository or else of another one."""
+        """Return the class of a schema, from a repository or another one."""
         return type_of(self._find_schema(ref, repo.provider))
 
     def _client(self) -> Atmosphere:
@@ -1649,7 +1649,7 @@ class Index:
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def _owner(self, repo: str) -> str | None:
-        """Return whose account a repository of the network is; None: one's own."""
+        """Return the account of a repository of the network; None for one's own."""
         owner = repo.removeprefix("@")
         if repo == NETWORK:
             return None
@@ -1658,7 +1658,7 @@ class Index:
         raise KeyError(f"Unknown repository {shorten(repo)!r}")
 
     def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
-        """Return a schema of a repository, or else of another one, or of the network.
+        """Return a schema of a repository, another one, or the network.
 
         A reference of the network is ``at://did/collection/rkey`` or
         ``@handle/Name@version``.
@@ -1675,7 +1675,7 @@ class Index:
         raise KeyError(f"Schema not found: {shorten(ref)}")
 
     def _checked(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
-        """Return an entry that was looked up, if its CID is that of its content."""
+        """Return an entry whose CID matches its content."""
         if not entry.has_own_cid():
             raise IndexRowError(
                 "expected the CID of the schema and the URLs",
@@ -1687,7 +1687,7 @@ class Index:
         return self._adopt(entry, repo)
 
     def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
-        """Return an entry that opens its shards by the index."""
+        """Return an entry with this index as its opener."""
         client = self._atmosphere
         if isinstance(client, Anonymous):
             client = None
@@ -1697,7 +1697,7 @@ class Index:
 def _find_label(
     provider: IndexProvider, reference: DatasetReference
 ) -> DatasetEntry | None:
-    """Return the entry of a label; None if there may be one of the name."""
+    """Return the entry of a label; None if a dataset may have the name."""
     try:
         cid, _ = provider.get_label(reference.name, reference.version)
         return provider.get_entry_by_cid(cid)
@@ -1710,7 +1710,7 @@ def _find_label(
 def _provider_of(
     dsn: str | None, redis: Any, path: Any, redis_kwargs: Mapping[str, Any]
 ) -> str:
-    """Return the name of the provider that arguments are of."""
+    """Return the name of the provider that the arguments select."""
     if dsn is not None:
         return "postgres"
     if redis is not None or (redis_kwargs.keys() - {"timeout"} and path is None):
@@ -1721,7 +1721,7 @@ def _provider_of(
 def _repository_of(
     provider: object, data_store: AbstractDataStore | None, given: Mapping[str, Any]
 ) -> Repository:
-    """Return the repository of a provider that is an object."""
+    """Return the repository of a provider object."""
     if not isinstance(provider, IndexProvider):
         raise TypeError(
             "provider must be an IndexProvider or backend name string, "
@@ -1734,7 +1734,7 @@ def _repository_of(
 
 
 def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
-    """Return the repositories that are mounted beside "local"."""
+    """Return the repositories mounted beside "local"."""
     for name, repo in repos.items():
         if name == LOCAL:
             raise ValueError(
@@ -1750,7 +1750,7 @@ def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
 
 
 def _check_client(atmosphere: object) -> Any:
-    """Return the client of a network; raise TypeError if it is none."""
+    """Return the client of a network; raise TypeError for another object."""
     if atmosphere is None or isinstance(atmosphere, Anonymous):
         return atmosphere
     from fastshard.atmosphere.client import Atmosphere
@@ -1763,7 +1763,7 @@ def _check_client(atmosphere: object) -> Any:
 
 
 def _check_name(name: str) -> str:
-    """Return the name of a dataset; raise TypeError or ValueError if it is none."""
+    """Return the name of a dataset; raise TypeError or ValueError if invalid."""
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, got {type(name).__name__}")
     if not name:
@@ -1782,7 +1782,7 @@ def _one_version(reference: DatasetReference, version: str | None) -> str | None
 
 
 def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
-    """Return metadata with those of further ones that are not None."""
+    """Return metadata updated with further ones that are not None."""
     if isinstance(more.get("tags"), str):
         raise TypeError("tags must be a list of str, got a str")
     given = {name: value for name, value in more.items() if value is not None}

@@ -1,4 +1,4 @@
-"""References of datasets, schemas and lenses, as indexes and records write them."""
+"""References to datasets, schemas and lenses, in indexes and records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "shorten",
 ]
 
-LOCAL = "local"  # the repository that every index has
+LOCAL = "local"  # the repository in every index
 SCHEME = "atdata://"
 RECORD = "at://"
 SCHEMAS = f"{SCHEME}{LOCAL}/schema/"
@@ -135,5 +135,5 @@ def _split(ref: str, kind: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
 
 
 def shorten(ref: str) -> str:
-    """Return a reference for an error: short, without the secrets of a URL."""
+    """Return a reference for an error: shortened, without secrets."""
     return texts.shorten(redact(ref), SHOWN)

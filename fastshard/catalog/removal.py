@@ -37,6 +37,6 @@ def find_cid(provider: IndexProvider, name: str) -> str | None:
 
 
 def forgive(remove: Callable[..., None], *key: str | None) -> None:
-    """Remove what another process may have removed."""
+    """Remove a row; pass if another process removed it."""
     with suppress(KeyError):
         remove(*key)

@@ -78,7 +78,7 @@ def test_a_named_version(index):
 
 @pytest.mark.parametrize("version", ["", "1", "1.0", "v1.0.0", "latest", "1.0.0 "])
 def test_null_versions(index, version):
-    with pytest.raises(ValueError, match="no semantic version"):
+    with pytest.raises(ValueError, match="not a semantic version"):
         index.publish_schema(made({"a": int}), version=version)
     assert stored(index) == []
 

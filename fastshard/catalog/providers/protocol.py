@@ -18,8 +18,8 @@ __all__ = [
     "newest_version",
 ]
 
-# Takes the JSON of all versions of a name. Returns a version and what to store under
-# it, or None: that version is there already. Has no side effect: it may be asked again.
+# Takes the JSON of all versions of a name. Returns a version and the JSON to store
+# under it, or None if that version exists. Pure: it may be called again.
 ChooseVersion = Callable[[Mapping[str, str]], tuple[str, str | None]]
 
 
@@ -139,7 +139,7 @@ class IndexProvider(ABC):
 
     @abstractmethod
     def get_entry_by_name(self, name: str) -> DatasetEntry:
-        """Return the entry of a name, of several the one written last.
+        """Return the entry of a name; of several, the last one written.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class IndexProvider(ABC):
     def get_label(
         self, name: str, version: str | None = None
     ) -> tuple[str, str | None]:
-        """Return what a label names.
+        """Return the target of a label.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class IndexProvider(ABC):
         """
 
     def iter_label_rows(self, name: str | None = None) -> Iterator[LabelRow]:
-        """Iterate over labels with all that is stored of them.
+        """Iterate over labels as stored.
 
         Parameters
         ----------
@@ -478,7 +478,7 @@ class IndexProvider(ABC):
         )
 
     def store_schema_version(self, name: str, choose: ChooseVersion) -> str:
-        """Store a version of a schema that is chosen by those that there are.
+        """Store a version of a schema chosen by the existing ones.
 
         No other process stores a version of the schema in between.
 
@@ -625,7 +625,7 @@ class IndexProvider(ABC):
         )
 
     def store_lens_version(self, name: str, choose: ChooseVersion) -> str:
-        """Store a version of a lens that is chosen by those that there are.
+        """Store a version of a lens chosen by the existing ones.
 
         No other process stores a version of the lens in between.
 
@@ -721,7 +721,7 @@ class IndexProvider(ABC):
 
 
 def latest_label(rows: Iterable[LabelRow]) -> LabelRow | None:
-    """Return the latest of a name's labels, given the one written last first."""
+    """Return the latest of a name's labels; the last one written comes first."""
     rows = list(rows)
     latest = latest_version(row.version or "" for row in rows)
     if latest is not None:
@@ -730,7 +730,7 @@ def latest_label(rows: Iterable[LabelRow]) -> LabelRow | None:
 
 
 def newest_version(versions: Iterable[str]) -> str | None:
-    """Return the latest of the semantic versions among some, or None without any."""
+    """Return the latest semantic version, or None."""
     return latest_version(filter(_is_semantic, versions))
 
 

@@ -378,7 +378,7 @@ def test_a_non_table_is_refused(path, sql):
             pytest.skip("not under a sanitizer: this SQLite has no fts4")
     with SqliteProvider(path) as provider:
         for call in (read_all, lambda provider: provider.store_entry(ENTRY)):
-            with pytest.raises(FormatError, match="no table of rows"):
+            with pytest.raises(FormatError, match="is not a table of rows"):
                 call(provider)
 
 
