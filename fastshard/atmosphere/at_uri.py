@@ -140,5 +140,5 @@ class AtUri:
 
 
 def _shorten(text: str) -> str:
-    """Return a text for an error, of bounded length, with its quotes."""
+    """Return a quoted text of bounded length, for errors."""
     return repr(text) if len(text) <= 200 else f"{text[:200]!r}..."

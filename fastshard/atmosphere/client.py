@@ -254,7 +254,7 @@ class Atmosphere:
         private_hosts: bool | None = None,
         timeout: float = 60,
     ) -> Atmosphere:
-        """Log in with what the environment has.
+        """Log in with credentials from the environment.
 
         It has the account in ``ATDATA_HANDLE`` and ``ATDATA_PASSWORD``, and may have
         the servers in ``ATDATA_PDS_URL``, ``ATDATA_PLC_URL`` and ``ATDATA_APPVIEW``.
@@ -528,7 +528,7 @@ class Atmosphere:
         swap_commit: str | None,
     ) -> AtUri:
         did = self.did
-        AtUri(did, collection, "self" if rkey is None else rkey)  # checks them
+        AtUri(did, collection, "self" if rkey is None else rkey)  # validates
         given: dict[str, Any] = {
             "repo": did,
             "collection": collection,
@@ -693,7 +693,7 @@ class Atmosphere:
         records = []
         for each in answer.take("records", list):
             if not isinstance(each, dict):
-                raise answer.error("'records' has what is no object")
+                raise answer.error("'records' has an item that is not an object")
             fields = AnswerFields(each, answer.url)
             records.append(StoredRecord.of_answer(fields, did, collection))
         following = None
@@ -1134,7 +1134,7 @@ class Atmosphere:
         return self._identities.did_of(handle)
 
     def resolve_pds(self, did: str) -> str:
-        """Return the URL of the server of an account's repository.
+        """Return the URL of the server that hosts an account's repository.
 
         Parameters
         ----------
@@ -1160,7 +1160,7 @@ class Atmosphere:
         return self._service_of(self._identities.did_of(did)).url
 
     def _service_of(self, did: str) -> Service:
-        """Return the server of a repository: the session's for its own account."""
+        """Return the server of a repository, the session's for its own account."""
         session = self._session
         if session is not None and session.did == did:
             return session.service
@@ -1385,7 +1385,7 @@ class Atmosphere:
         return self._search("getEntries", "entries", {"uris": [*map(str, uris)]})
 
     def get_entry_stats(self, uri: str, period: str = "week") -> dict[str, Any]:
-        """Return how often an entry was seen and found, from the AppView.
+        """Return the counters of an entry's views and finds, from the AppView.
 
         Parameters
         ----------
@@ -1414,7 +1414,7 @@ class Atmosphere:
         return self.xrpc_query(f"{NAMESPACE}.getEntryStats", params)
 
     def describe_service(self) -> dict[str, Any]:
-        """Return what the AppView says of itself.
+        """Return the AppView's description of itself.
 
         Returns
         -------
@@ -1456,12 +1456,12 @@ class Atmosphere:
 
 
 def _restore(options: dict[str, Any]) -> Atmosphere:
-    """Return the client of a pickle, without a session."""
+    """Unpickle a client, without a session."""
     return Atmosphere(**options)
 
 
 def _check_limit(limit: int) -> None:
-    """Refuse what is not a number of records."""
+    """Raise for an invalid number of records."""
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"limit must be an int, got {type(limit).__name__}")
     if limit < 1:
@@ -1474,7 +1474,7 @@ def _settings(timeout: float, private_hosts: bool) -> Settings:
 
 
 def _is_private(url: str) -> bool:
-    """Return whether a URL's host is an address, or a name, of a private network."""
+    """Return whether a URL's host is private: an address or a name."""
     if is_loopback(url):
         return True
     try:
@@ -1484,7 +1484,7 @@ def _is_private(url: str) -> bool:
 
 
 def _check_transport(service: Service) -> None:
-    """Refuse to send a secret in the clear."""
+    """Raise unless a secret is sent encrypted, or to this machine."""
     if service.url.startswith("http:") and not service.is_loopback:
         raise ValueError(
             f"{service.url}: passwords and tokens are sent over https:// only, or to "

@@ -133,7 +133,7 @@ class AtmosphereIndexEntry:
 
     @property
     def data_urls(self) -> list[str]:
-        """URLs of the shards, or patterns of older records; [] if they are not known.
+        """URLs of the shards, or patterns of older records; [] if unknown.
 
         Those of blobs are at the server of their owner, who is looked up; without a
         client ``at://did/blob/cid``.
@@ -278,7 +278,7 @@ class AtmosphereIndex:
         KeyError
             There is no such record, or no such label.
         ValueError
-            The reference is none, or the record is not that of a dataset.
+            The reference is invalid, or the record is not that of a dataset.
         RemoteError
             A server cannot be asked.
 
@@ -548,7 +548,7 @@ class AtmosphereIndex:
         version: str | None = None,
         description: str | None = None,
     ) -> str:
-        """Publish the schema of a type, unless an equal one is there.
+        """Publish the schema of a type, unless an equal one exists.
 
         Parameters
         ----------
@@ -605,7 +605,7 @@ class AtmosphereIndex:
         KeyError
             There is no such schema.
         ValueError
-            The reference is none, or the record is not that of a schema.
+            The reference is invalid, or the record is not that of a schema.
         RemoteError
             A server cannot be asked.
 
@@ -634,7 +634,7 @@ class AtmosphereIndex:
         KeyError
             There is no such schema.
         ValueError
-            The reference is none, or the record describes what no class can be.
+            The reference is invalid, or the schema cannot be a class.
         RemoteError
             A server cannot be asked.
 

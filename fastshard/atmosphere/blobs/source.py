@@ -1,4 +1,4 @@
-"""Sources of shards that are blobs of the AT Protocol."""
+"""Sources of shards stored as blobs of the AT Protocol."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class BlobSource(ListedSource):
 
 
 class BlobLocation(Location):
-    """The blobs of a source, as `fastshard.open` takes them."""
+    """The blobs of a source, for `fastshard.open`."""
 
     source: BlobSource
 
@@ -247,12 +247,12 @@ def _make_again(
     client: Atmosphere | None,
     options: RemoteOptions,
 ) -> BlobSource:
-    """Return a source that was pickled."""
+    """Unpickle a source."""
     return BlobSource(refs, pds_endpoint, plc_url, client=client, **options)
 
 
 def _check_ref(ref: object) -> dict[str, Any]:
-    """Return a reference with its known keys, whose types are checked."""
+    """Return a reference with its known keys; check their types."""
     found: dict[str, Any] = {}
     if isinstance(ref, Mapping):
         for name in ("did", "cid"):
@@ -270,7 +270,7 @@ def _check_ref(ref: object) -> dict[str, Any]:
 
 
 def _parse_ref(ref: object) -> dict[str, Any]:
-    """Return the reference that a URL, or the blob of a record, is."""
+    """Parse a URL, or the blob of a record, as a reference."""
     if isinstance(ref, str):
         blob = parse_blob_url(ref)
         return {"did": blob.did, "cid": blob.cid}

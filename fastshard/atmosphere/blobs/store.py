@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PDSBlobStore", "ShardUploadResult"]
 
-MAX_SHARD = 50_000_000  # bytes of a blob that every server takes
+MAX_SHARD = 50_000_000  # bytes of a blob that every server accepts
 MAX_DATASET = 1_000_000_000  # bytes
 MIME_TYPE = "application/x-tar"
 
@@ -166,7 +166,7 @@ class PDSBlobStore:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BlobUpload]:
-        """Return where new shards go."""
+        """Return the target of new shards."""
         with BlobUpload(self.client)._shard_target(prefix) as target:
             yield target
 
@@ -251,7 +251,7 @@ class PDSBlobStore:
 
 
 class BlobUpload:
-    """Shards that are uploaded together, when all of them are there.
+    """Target that uploads all shards together at its end.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class BlobUpload:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BlobUpload]:
-        """Return where new shards go; upload them at the end."""
+        """Return the target of new shards; upload them at the end."""
         with temporary_folder("fastshard") as folder:
             self.path = os.path.join(folder, "data-%06d.tar")
             yield self

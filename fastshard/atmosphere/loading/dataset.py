@@ -256,7 +256,7 @@ class DatasetLoader(RecordLoader[EntryRecord]):
         return read_metadata(RecordFields(record, str(record.uri)))
 
     def get_content_metadata(self, uri: str | AtUri) -> dict[str, Any] | None:
-        """Return what the record says of the content: `contentMetadata`.
+        """Return the record's `contentMetadata`.
 
         Parameters
         ----------

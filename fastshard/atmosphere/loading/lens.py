@@ -1,4 +1,4 @@
-"""Loading of lenses and their verifications; their code is neither fetched nor run."""
+"""Loading of lenses and their verifications; code is neither fetched nor run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LensLoader(RecordLoader[LensRecord]):
         target_schema_uri: str | None = None,
         repo: str | None = None,
     ) -> list[StoredRecord]:
-        """Return the lenses from a schema, to any or to another one.
+        """Return the lenses from a schema, optionally to another one.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Loading of records by their addresses: what all collections share."""
+"""Base of loaders of records by address."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RecordLoader(Generic[R]):
         RecordNotFoundError
             There is no such record; also a KeyError.
         ValueError
-            It is the record of another collection, or the address is none.
+            It is the record of another collection, or the address is invalid.
         RemoteError
             A server cannot be asked.
 
@@ -144,7 +144,7 @@ class RecordLoader(Generic[R]):
     def _ask_appview(
         self, nsid: str, params: dict[str, str], read: Callable[[dict[str, Any]], T]
     ) -> T | None:
-        """Return what the AppView answers; None without one, or if it fails.
+        """Return the AppView's answer; None without one, or if it fails.
 
         A failure is a warning: the records are read instead.
         """
@@ -152,7 +152,7 @@ class RecordLoader(Generic[R]):
             return None
         try:
             return read(self.client.xrpc_query(nsid, params))
-        except KeyError:  # not indexed, or not yet
+        except KeyError:  # not indexed (yet)
             return None
         except (AppViewError, RecordError, OSError) as error:
             reason = f"the AppView cannot be asked, so records are read: {error}"

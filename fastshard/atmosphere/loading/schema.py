@@ -1,4 +1,4 @@
-"""Loading of schemas, and of the classes that they describe."""
+"""Loading of schemas, and of their classes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
         RecordNotFoundError, KeyError
             There is no such record.
         ValueError
-            It is the record of another collection, or the reference is none.
+            It is the record of another collection, or the reference is invalid.
         SchemaError
             The form of the record is a later one.
         RemoteError
@@ -193,7 +193,7 @@ def parse_handle_ref(ref: str) -> tuple[str, str, str]:
 
 
 def _read_uri(answer: Mapping[str, Any]) -> str:
-    """Return the schema's address of an AppView's answer."""
+    """Return the schema's address in an AppView's answer."""
     fields = RecordFields(dict(answer), RESOLVE)
     uri = fields.uri("uri")
     if AtUri.parse(uri).collection != SCHEMA:
