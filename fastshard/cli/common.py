@@ -244,12 +244,12 @@ class FoundDataset(NamedTuple):
     options: dict[str, Any]
 
     def reading_by(self, reading: Mapping[str, Any]) -> FoundDataset:
-        """Return the dataset with options of reading, of `get_reading`."""
+        """Return the dataset with options from `get_reading`."""
         for name in reading:
             if name not in self.format.reading:
                 raise UsageError(
-                    f"{FLAGS[name]} is no option of {self.format.name} datasets, as "
-                    f"{self.shown} is: leave it out"
+                    f"{FLAGS[name]} is not an option of {self.format.name} datasets, "
+                    f"as {self.shown} is: leave it out"
                 )
         return self._replace(options=self.options | dict(reading))
 
@@ -288,7 +288,7 @@ def find_as(
     remote: Settings | None,
     reading: Mapping[str, Any] = EMPTY,
 ) -> FoundDataset | None:
-    """Return the dataset that a format of tar shards reads; None: `find_dataset`."""
+    """Return the dataset of a format of tar shards, or None; see `find_dataset`."""
     if name is None:
         return find_dataset(sources, remote, reading)
     paths = find_shards(sources, remote)
@@ -328,7 +328,7 @@ def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | N
 
 
 def is_shard(url: Url) -> bool:
-    """Return whether a URL names shards, or an index of them, rather than a folder."""
+    """Return whether a URL names shards or their index, not a folder."""
     path = url.base.partition("://")[2].partition("/")[2]
     return path.endswith((SUFFIX, ".json")) or has_magic(url.base)
 

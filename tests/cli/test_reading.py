@@ -156,7 +156,7 @@ def test_a_format_refuses_an_option_by_its_name(streaming_data, capfdbinary, com
     root = streaming_data["mds/none"].root
     status, _, err = run(capfdbinary, command, root, "--key", "last")
     assert status == 2
-    assert "--key is no option of streaming datasets" in err
+    assert "--key is not an option of streaming datasets" in err
     assert run(capfdbinary, command, root, "--mode", "pread")[0] == 0
 
 
