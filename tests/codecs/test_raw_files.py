@@ -210,7 +210,7 @@ def test_names_below_the_directory_are_taken():
 
 
 def test_links_are_not_written_through(shard, tmp_path):
-    """A link at the file's name, and one at its temporary name, are no way out."""
+    """A link at the file's name or its temporary name does not redirect the write."""
     outside = tmp_path / "outside"
     shard.path.symlink_to(outside)
     (shard.folder / f".{shard.path.name}.tmp").symlink_to(outside)
