@@ -687,7 +687,7 @@ class TensorLoader(LoaderWrapper):
         super().__init__(loader)
         is_copied = device is not None and device.type != "cpu"
         self._device = device if is_copied else None
-        # Of batches whose copies may go on, and their arrays, which must live as long.
+        # Batches whose copies may be running, with their arrays, to keep these alive.
         self._copies: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def _convert_array(self, array: NDArray[Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Loaders, and their iterators, whose arrays are converted for another library."""
+"""Loaders and iterators with arrays converted for another library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ConvertedIterator", "LoaderWrapper"]
 
 
 class LoaderWrapper:
-    """The batches of a loader, their arrays converted.
+    """The batches of a loader, with converted arrays.
 
     Subclasses convert an array, and wait for the end of asynchronous reads.
 
@@ -40,7 +40,7 @@ class LoaderWrapper:
         raise NotImplementedError
 
     def _await_reads(self) -> None:
-        """Wait for the reads of batches that were converted, and drop these."""
+        """Wait for pending reads of converted batches, and drop these."""
 
     def _convert_batch(self, batch: Any) -> Any:
         try:
