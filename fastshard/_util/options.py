@@ -23,7 +23,7 @@ __all__ = [
     "suggest",
 ]
 
-COMPARE_ALL = 256  # names; of a longer sequence only some are compared
+COMPARE_ALL = 256  # names; longer sequences are sampled
 NEIGHBOURS = 16  # names compared on each side of a position in sorted order
 MAX_LENGTH = 256  # characters of a compared name
 MAX_SUGGESTIONS = 3
@@ -126,7 +126,7 @@ def _bisect(name: str, count: int, at: Callable[[int], str]) -> int:
 
 
 def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the field that a missing one was meant to be: ``.JPG`` for ``jpg``."""
+    """Return the field that a missing name is a variant of: ``.JPG`` for ``jpg``."""
     from difflib import get_close_matches
 
     if len(field) > MAX_LENGTH:

@@ -14,7 +14,9 @@ __all__ = ["RemoteOptions", "check_local", "select_local", "select_remote"]
 Token = str | Callable[[], str | None] | None
 Sign = Callable[[str], str | None]
 
-FOR_COPIES = frozenset(("cache_dir", "cache_limit", "connections"))  # local files, too
+FOR_COPIES = frozenset(
+    ("cache_dir", "cache_limit", "connections")
+)  # for local files too
 UNUSED = MappingProxyType({"offline": False, "private_hosts": True})  # as by default
 
 
@@ -131,6 +133,6 @@ def select_remote(options: Mapping[str, Any]) -> RemoteOptions:
 
 
 def select_local(options: RemoteOptions) -> RemoteOptions:
-    """Return the options that local files take, too; of a list with URLs."""
+    """Return the options that also apply to local files, of a list with URLs."""
     selected = {name: value for name, value in options.items() if name in FOR_COPIES}
     return cast(RemoteOptions, selected)

@@ -16,7 +16,7 @@ __all__ = ["ForkAware", "LockOwner", "at_fork", "list_members"]
 
 
 class LockOwner:
-    """Owner of a `lock` that is free in a forked child, where it is another object."""
+    """Owner of a `lock`, which is new in a forked child."""
 
     _new_lock: Callable[[], Any] = staticmethod(threading.Lock)
 
@@ -82,14 +82,14 @@ def _prepare() -> None:
 
 
 def _reset() -> None:
-    for owner in list_members(_owners):  # first: what is reset takes locks
+    for owner in list_members(_owners):  # first: resets take locks
         owner.renew_lock()
     for each in list_members(_aware):
         each.reset_after_fork()
 
 
 def list_members(registry: WeakSet[Any]) -> list[Any]:
-    """Return the members of a set that other threads change."""
+    """Return the members of a set that other threads modify."""
     while True:
         try:
             return list(registry)
