@@ -70,7 +70,7 @@ cdef class FieldShard(Shard):
         return False
 
     cdef uint64_t head_size(self) noexcept:
-        """Return the size of the head of a large record, which tells fields' places."""
+        """Return the size of the head of a large record, which gives fields' places."""
         return 0
 
     cdef object read_record(

@@ -56,7 +56,7 @@ def register_functions(load not None):
 
 
 cdef object respell(object name):
-    """Return a name without its leading ``./``, or with one: the same file in a tar."""
+    """Return a name with its leading ``./`` removed, or added."""
     return name[2:] if name.startswith("./") else "./" + name
 
 
@@ -640,7 +640,7 @@ cdef class Shard:
         return owner
 
     cdef object make_view(self, Py_ssize_t i):
-        """Return a view of a member, for which `resident_view` has none."""
+        """Return a view of a member after `resident_view` returned None."""
         cdef uint8_t *at
         cdef uint64_t size
         return PyMemoryView_FromObject(self.pin(i, &at, &size))
@@ -907,7 +907,7 @@ cdef class SampleBase:
         self.show(only, required, decoders)
 
     cdef int show(self, tuple only, bint required, object decoders) except -1:
-        """Implement `narrow`."""
+        """Implementation of `narrow`."""
         if only is not None and required:
             for field in only:
                 self.member_of(field)
@@ -1033,7 +1033,7 @@ cdef class SampleBase:
         return self.member_of(field)
 
     cdef Py_ssize_t member_of(self, object field) except -1:
-        """Implement `member`."""
+        """Implementation of `member`."""
         cdef Py_ssize_t member
         if not isinstance(field, str):
             raise TypeError(f"a field must be str, got {type(field).__name__}")
@@ -1055,7 +1055,7 @@ cdef class SampleBase:
 
 @cython.nonecheck(True)
 cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
-    """Return whether a sample is checked: its members exist and no field occurs twice.
+    """Return whether a sample's members exist and no field repeats.
 
     Prefetches the extent of its first member, which the caller is likely to read next.
     """
@@ -1226,7 +1226,7 @@ cdef class GroupedSamples(SamplesBase):
 
 
 cdef class SampleDecoder:
-    """Function of a sample that needs no sample where its bytes are resident.
+    """Decoder of samples by position where bytes are resident, else by sample.
 
     A stage of `Dataset.map` of this type has a fast path in iterations and in
     ``ds[i]``. Subclasses define `__call__`, which every other read uses, with the same
@@ -1258,7 +1258,7 @@ cdef object decode_item(SampleDecoder decoder, object samples, Py_ssize_t i):
 
 
 cdef object call_decoder(SampleDecoder decoder, object sample, object where):
-    """Return a decoded sample; add its name and `where` to an error."""
+    """Call a decoder; add the sample's name and `where` to errors."""
     try:
         return decoder(sample)
     except Exception as error:
@@ -1304,7 +1304,7 @@ def stage_bytes(SampleBase sample not None, dict staged not None):
 
 @cython.nonecheck(True)
 cdef list members_of_fields(SampleBase sample, tuple only):
-    """Return the members to read for those of some fields that a sample shows."""
+    """Return the members of the fields that a sample has among some."""
     cdef SampleBase part = make_sample(sample.samples, sample.position)
     part.only = tuple([field for field in only if field in sample])
     return sample.samples.visible_members(part)
@@ -1331,7 +1331,7 @@ def find_members(list samples not None, field):
 
 @cython.nonecheck(True)
 def find_odd_width(list samples not None):
-    """Return the index of the first sample of another width than the first, or -1.
+    """Return the index of the first sample of a different width, or -1.
 
     The width is the number of fields.
     """

@@ -229,7 +229,7 @@ def read_jpeg(view):
 
 
 def plain_shape(view, int channels, long long max_pixels):
-    """Return the shape of a plain JPEG, or None for what needs a closer look.
+    """Return the shape of a plain JPEG, None for other files.
 
     Plain is an 8-bit sequential JPEG of one scan, gray or of a usual subsampling, with
     neither EXIF nor XMP, whose decoder gives the channels without a conversion.

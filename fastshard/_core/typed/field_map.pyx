@@ -1,4 +1,4 @@
-"""Fields of one payload, decoded when they are asked for: the base of `DictSample`."""
+"""Fields of one payload, decoded on access: the base of `DictSample`."""
 
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,

@@ -280,7 +280,7 @@ def test_every_damage_of_a_meta_file_is_refused_or_harmless():
     config = json.dumps({"columns": {"a": "str"}, "newline": "\n"}).encode()
     meta, nbytes = meta_of(lines, 0, config)
     for n in range(len(meta)):
-        if n == len(meta) - len(config):  # a meta file may have none
+        if n == len(meta) - len(config):  # a meta file may lack it
             continue
         with pytest.raises(FormatError):
             JsonRows("a.json", schema, "m", meta[:n], nbytes, 3)
