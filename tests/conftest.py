@@ -97,7 +97,7 @@ def make_tar(tmp_path: Path) -> MakeTar:
 
 @pytest.fixture
 def members() -> dict[str, bytes]:
-    """Three samples of two fields, and a member that is no sample."""
+    """Three samples of two fields, and a member outside of samples."""
     return {
         "000.jpg": b"\xff\xd8" + bytes(range(256)) * 3,
         "000.json": b'{"caption": "one"}',

@@ -211,8 +211,8 @@ def test_a_good_docstring_passes():
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("to the count.", "to the count", "no sentence"),
-        ("Add numbers", "add numbers", "no sentence"),
+        ("to the count.", "to the count", "not a sentence"),
+        ("Add numbers", "add numbers", "not a sentence"),
         ("count.\n", "count.\nAnd more.\n", "followed by an empty one"),
         ("n, *others : int", "n : int", "parameters"),
         ("scale : float, default 1", "factor : float", "parameters"),

@@ -201,7 +201,7 @@ def positions(count: int, reads: int) -> list[int]:
     return chosen
 
 
-# Shards with manifests. The payloads are no msgpack: a query that reads one fails.
+# Shards with manifests. The payloads are not msgpack: a query that reads one fails.
 
 
 def row_of(i: int) -> dict[str, Any]:

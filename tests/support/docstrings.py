@@ -189,7 +189,7 @@ class Call(NamedTuple):
 
 
 def call_of(thing: Thing) -> Call | None:
-    """Return the signature of a function or a method, None if it has none."""
+    """Return the signature of a function or a method, or None."""
     value = getattr(thing.value, "__func__", thing.value)
     value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
     if not isinstance(value, FunctionType):
@@ -294,7 +294,7 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
     found = []
     first = doc.splitlines()[0]
     if not re.match(r"[A-Z0-9`\"*]", first) or not re.search(r"[.:?]\)?$", first):
-        found.append(f"the first line is no sentence: {first!r}")
+        found.append(f"the first line is not a sentence: {first!r}")
     if (rest := doc.splitlines()[1:]) and rest[0].strip():
         found.append("the first line must be followed by an empty one")
     sections = parse(doc)
