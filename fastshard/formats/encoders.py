@@ -35,10 +35,6 @@ def encode(field: str, value: object) -> Payload:
     value : object
         Bytes-like values are returned unchanged.
 
-    Returns
-    -------
-    bytes, bytearray or memoryview
-
     Raises
     ------
     TypeError

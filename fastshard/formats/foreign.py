@@ -205,7 +205,7 @@ def explain_fault(error: FormatError, head: bytes) -> FormatError:
 
 
 def describe_file(path: str, head: bytes = b"") -> str:
-    """Explain why a file is not a shard, and what to do."""
+    """Explain why a file is not a shard, with advice."""
     if is_mds_shard(path):
         return describe_mds(path)
     found = compression_of(path) or detect_compression(head)

@@ -250,8 +250,8 @@ class TarShard(Shard):
     def info(self, key: int | str) -> dict[str, Any]:
         """Return the metadata that the index records of a member.
 
-        Captions, width and height, sha256: what a ``.json`` index, or one made with
-        ``hashes=True``, has beside the extent.
+        Captions, width and height, sha256: the metadata of a ``.json`` index, or of one
+        made with ``hashes=True``.
 
         Parameters
         ----------
@@ -380,10 +380,6 @@ class TarShard(Shard):
         ----------
         source : Source
             As the first of `parts`.
-
-        Returns
-        -------
-        TarShard
 
         Raises
         ------

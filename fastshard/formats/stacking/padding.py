@@ -149,7 +149,7 @@ class Padding(NamedTuple):
     def record(
         self, lengths: dict[str, Any], name: str, shapes: Sequence[tuple[int, ...]]
     ) -> None:
-        """Add a field's true shapes, int64 [arrays, axes], if they are asked for."""
+        """Add a field's true shapes, int64 [arrays, axes], if they are requested."""
         import numpy as np
 
         if self.has_lengths and shapes and shapes[0]:  # numbers have no axes
