@@ -375,7 +375,7 @@ def _write_wids(job: Job, paths: Sequence[str]) -> str:
         raise FastshardError("format wids needs local shards: download them first")
     path = os.path.join(job.folder, WIDS_NAME)
     os.makedirs(job.folder, exist_ok=True)
-    with _held(path):
+    with _lock_index(path):
         paths, gone = _join_wids(path, paths)
         root = common_root(paths)
         shards = TarSet(
@@ -406,7 +406,7 @@ def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def _held(path: str) -> Iterator[None]:
+def _lock_index(path: str) -> Iterator[None]:
     """Hold the lock of the dataset's indexes."""
     folder, name = os.path.split(path)
     with hold_file(os.path.join(folder, f".{name}.lock")):
@@ -487,7 +487,7 @@ def _write_dataset_index(
     path = os.path.join(job.folder, NAME)
     for shard in paths:
         _require_index(job, shard)
-    with _held(path):
+    with _lock_index(path):
         shards = {shard_name(shard, job.root): shard for shard in paths}
         records = {name: _make_record(job, shards[name]) for name in shards}
         known = _list_known(path)

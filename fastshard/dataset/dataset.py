@@ -128,7 +128,7 @@ class Dataset(BaseDataset[T_co]):
       `take`, `split`, `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`,
       `decode`, `images`, `map`; of several: ``a + b``, `fastshard.mix`,
       `fastshard.zip_by_key`.
-    - Iteration: ``for sample in ds``, `iter`, `batches`, and to go on after a stop
+    - Iteration: ``for sample in ds``, `iter`, `batches`, and to resume
       `state_dict` and `resume`.
     - Many samples as arrays: `batches`, `columns`, `read_into`.
     - The data themselves: `fields`, `info`, `stats`, `verify`, `memory_info`, `close`.
@@ -261,10 +261,6 @@ class Dataset(BaseDataset[T_co]):
 
     def __len__(self) -> int:
         """Return the number of samples, by a scan of shards without an index.
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -483,10 +479,6 @@ class Dataset(BaseDataset[T_co]):
 
         Calls awaited together read their remote ranges together.
 
-        Parameters
-        ----------
-        positions : iterable of int, or array
-
         Returns
         -------
         list of Sample, or of their mapped values
@@ -504,7 +496,7 @@ class Dataset(BaseDataset[T_co]):
         ['text 5', 'text 90']
         """
         positions = list(positions)
-        background = self._set.background  # a cancelled call goes on until `close`
+        background = self._set.background  # a cancelled call continues until `close`
         return await run_in_thread(
             lambda: background.run(lambda: self.get_many(positions))
         )
@@ -979,12 +971,8 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         fn : callable
-            Takes a sample, or what the previous `map` or `decode` returned. A function
+            Takes a sample, or the result of the previous `map` or `decode`. A function
             of a module, not a lambda, where the dataset goes to worker processes.
-
-        Returns
-        -------
-        Dataset
 
         Examples
         --------
@@ -1071,10 +1059,9 @@ class Dataset(BaseDataset[T_co]):
             into rows, and the remainder is packed.
         documents : bool, default False
             Windows are dicts: ``tokens``; ``document``, int32 [length], the number of
-            each token's document, from 0 in a window; and ``position``, int32
-            [length], of the token in its document, or in what the window has of it.
-            `eos` belongs to the document before it. Padding has document -1 and
-            position 0.
+            each token's document, from 0 in a window; and ``position``, int32 [length],
+            of the token in its document, or in its part in the window. `eos` belongs to
+            the document before it. Padding has document -1 and position 0.
         drop_last : bool, default True
             Drop the tokens behind the last whole window of a stream. False: they are a
             window of their own, filled with `eos`, or with zeros without one.
@@ -1173,10 +1160,10 @@ class Dataset(BaseDataset[T_co]):
             Handling of truncated JPEG files: an error, or grey for missing rows.
         decoder : str or callable, optional
             ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"`` for JPEG; Pillow decodes
-            other kinds, and what the first two refuse. Or a function of the stored
-            bytes that returns the picture as stored, uint8 ``[H, W]`` or ``[H, W, C]``
-            with 1 (grey), 3 (RGB) or 4 channels. By default the fastest one that is
-            installed.
+            other kinds, and files that the first two refuse. Or a function of the
+            stored bytes that returns the picture as stored, uint8
+            ``[H, W]`` or ``[H, W, C]`` with 1 (grey), 3 (RGB) or 4 channels. By default
+            the fastest installed one.
         seed : int, default 0
             Seed of random boxes and mirroring.
         epoch : int, default 0
@@ -1261,10 +1248,6 @@ class Dataset(BaseDataset[T_co]):
         ----------
         shards : iterable of str or int
             Paths as in ``ds.shards.paths``, last parts of paths, or positions.
-
-        Returns
-        -------
-        Dataset
 
         Raises
         ------
@@ -1558,7 +1541,7 @@ class ShardOpener:
             raise
 
     def _open_ahead(self, k: int) -> None:
-        """Open shards after `k` ahead, more of them as the iteration goes on."""
+        """Open shards after `k` ahead, more of them as the iteration continues."""
         stop = min(k + 1 + min(2 * k, SHARDS_AHEAD), len(self._set))
         for i in range(k + 1, stop):
             if i not in self._ahead and self._set.open_samples[i] is None:

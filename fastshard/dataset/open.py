@@ -161,8 +161,8 @@ def open(  # noqa: A001
     **remote
         How URLs are read: ``token=``, ``headers=``, ``cache_dir=``,
         ``cache_limit="100GB"``, ``timeout=60`` (seconds), ``connections=16``,
-        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`. And what
-        some formats take: of MosaicML Streaming ``split=``, ``validate_hash=``,
+        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`. And options
+        of formats: of MosaicML Streaming ``split=``, ``validate_hash=``,
         ``allow_unsafe_types=``.
 
     Returns
@@ -173,8 +173,8 @@ def open(  # noqa: A001
     Raises
     ------
     ShardNotFoundError
-        A path or a split does not exist, or has no shard; the error says what is
-        there. Also a `FileNotFoundError`.
+        A path or a split does not exist, or has no shard; the error lists what exists.
+        Also a `FileNotFoundError`.
     FastshardError
         There are local and remote shards together, or one shard twice.
     FormatError

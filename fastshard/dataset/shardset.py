@@ -189,7 +189,7 @@ class ShardSet(LockOwner, ABC):
             self.used = bytearray(count)
         self._clock_hand = 0
         self._found_fields: dict[str, bool] = {}  # by `has_field`
-        self._field_sets: Counter[frozenset[str]] | None = None  # once asked for
+        self._field_sets: Counter[frozenset[str]] | None = None  # once requested
         self.open_count: int = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
@@ -273,9 +273,9 @@ class ShardSet(LockOwner, ABC):
         return len(self)
 
     def summary(self) -> Summary:
-        """Return what local indexes say; opens no shard and asks no server.
+        """Return facts from local indexes; opens no shard and asks no server.
 
-        It does not depend on what this object counted, so that equal sets in several
+        It does not depend on counts of this object, so that equal sets in several
         processes have equal ones.
         """
         if self._summary is None:
@@ -516,8 +516,8 @@ class ShardSet(LockOwner, ABC):
     def close(self) -> None:
         """Close all shards; views stay valid, iterations raise.
 
-        A shard that another thread is opening is closed by `keep`. What was begun ahead
-        has ended: no thread writes to a disk afterwards.
+        A shard that another thread is opening is closed by `keep`. Work ahead has
+        ended: no thread writes to a disk afterwards.
         """
         with self.lock:
             self.closed = True

@@ -232,10 +232,6 @@ class CombinedDataset(BaseDataset[T_co]):
         positions : iterable of int, or array
             Negative ones count from the end.
 
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError
@@ -286,11 +282,7 @@ class CombinedDataset(BaseDataset[T_co]):
         Parameters
         ----------
         fn : callable
-            Takes a sample, or a pair of samples; or what the previous `map` returned.
-
-        Returns
-        -------
-        Mix or Zip
+            Takes a sample, or a pair of samples; or the result of the previous `map`.
 
         Examples
         --------
@@ -547,7 +539,7 @@ class UnionDataset(CombinedDataset[T_co]):
         >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
         (8, 4, 4, 3)
         """
-        return self._with_each("images", field, size, **options)
+        return self._combine("images", field, size, **options)
 
     def decode(self, *fields: str) -> UnionDataset[dict[str, Any]]:
         """Return the dataset with the samples of its parts decoded.
@@ -578,7 +570,7 @@ class UnionDataset(CombinedDataset[T_co]):
         >>> fastshard.mix([ds, ds], seed=5).decode("cls").shuffle(seed=7)[0]
         {'__key__': '0000...', 'cls': ...}
         """
-        return self._with_each("decode", *fields)
+        return self._combine("decode", *fields)
 
     def select_fields(
         self, *fields: str, missing: Literal["raise", "skip"] = "raise"
@@ -591,11 +583,6 @@ class UnionDataset(CombinedDataset[T_co]):
         missing : {"raise", "skip"}, default "raise"
             As for `Dataset.select_fields`. ``"skip"`` leaves samples out of the order
             that this dataset has.
-
-        Returns
-        -------
-        Mix or Concat
-            As this one.
 
         Raises
         ------
@@ -615,7 +602,7 @@ class UnionDataset(CombinedDataset[T_co]):
         (100, ['txt', 'cls'])
         """
         check_choice("missing", missing, ("raise", "skip"))
-        narrowed = self._with_each("select_fields", *fields)
+        narrowed = self._combine("select_fields", *fields)
         if missing == "raise":
             return narrowed
         mask = self._having(fields)
@@ -623,16 +610,16 @@ class UnionDataset(CombinedDataset[T_co]):
             self._require_fields(fields)
         return narrowed._select(mask)
 
-    def _with_each(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
+    def _combine(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
         """Combine the results of a method called on each part."""
         self._require_unmapped(method)
-        parts = [self._part_with(method, part) for part in self.datasets]
+        parts = [self._require_method(method, part) for part in self.datasets]
         return self._with_datasets(
             [getattr(part, method)(*args, **options) for part in parts]
         )
 
     @staticmethod
-    def _part_with(method: str, part: Any) -> Any:
+    def _require_method(method: str, part: Any) -> Any:
         """Return a part; raise TypeError if it lacks a method."""
         if hasattr(type(part), method):
             return part
@@ -643,7 +630,7 @@ class UnionDataset(CombinedDataset[T_co]):
         """Return a mask of the items that have the given fields."""
         import numpy as np
 
-        parts = [self._part_with("_having", part) for part in self.datasets]
+        parts = [self._require_method("_having", part) for part in self.datasets]
         masks = [part._having(fields) for part in parts]
         sources = map(self.source_of, self._base_positions(list(range(self._size()))))
         return np.fromiter((masks[k][i] for k, i in sources), bool, self._size())

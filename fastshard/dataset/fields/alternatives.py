@@ -188,7 +188,7 @@ def missing_from(
 ) -> FieldNotFoundError:
     """Return the error of a dataset without any of the alternatives.
 
-    `where` is followed by the fields that there are.
+    `where` is followed by the existing fields.
     """
     fields = list(fields)
     return _lacking(names, f"{where} {', '.join(fields)}", fields)
@@ -222,11 +222,11 @@ def lacking(
 def _lacking(
     names: tuple[str, ...], where: str, fields: list[str]
 ) -> FieldNotFoundError:
-    near = partial(_near, names, fields)
+    near = partial(_similar_fields, names, fields)
     return FieldNotFoundError(SEPARATOR.join(names), where, near)
 
 
-def _near(names: tuple[str, ...], fields: list[str]) -> tuple[str, ...]:
+def _similar_fields(names: tuple[str, ...], fields: list[str]) -> tuple[str, ...]:
     """Return the existing fields similar to the alternatives."""
     found = (near for name in names for near in near_fields(name, fields))
     return tuple(dict.fromkeys(found))

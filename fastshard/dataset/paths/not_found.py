@@ -1,4 +1,4 @@
-"""Errors for sources without shards: what is there instead, and what to do.
+"""Errors for sources without shards, with contents and advice.
 
 All searches are bounded, in entries and in time: a directory may have millions of
 files, and lie on a network.
@@ -371,7 +371,7 @@ def unmarked_error(root: str, kind: str, mark: str) -> ShardNotFoundError:
 
 
 def describe_local(path: str) -> str:
-    """Return why a local file is not a shard, and what to do."""
+    """Explain why a local file is not a shard, with advice."""
     if is_mds_shard(path):
         folder = os.path.dirname(path) or os.curdir
         return describe_mds(path, os.path.exists(os.path.join(folder, MDS_INDEX)))

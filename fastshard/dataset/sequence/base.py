@@ -139,7 +139,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @abstractmethod
     def _description(self) -> Description:
-        """Return what `repr` shows; reads local indexes only."""
+        """Return the text for `repr`; reads local indexes only."""
 
     @abstractmethod
     def __add__(  # type: ignore[override, unused-ignore] # torch's is not a sequence
@@ -479,7 +479,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             return f"{name}(unreadable: {brief_error(error)})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, of what `repr` shows."""
+        """Return a table for notebooks, with the contents of `repr`."""
         from fastshard.dataset.display.html import dataset_html
 
         return dataset_html(self)
@@ -584,7 +584,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             0 disables prefetching.
         on_error : "raise", "skip" or callable, default "raise"
             Handling of samples that cannot be read: raise, and continue with the next
-            sample if iteration goes on; skip them; or call
+            sample if iteration continues; skip them; or call
             ``on_error(error, position)`` and skip them. Skipped are errors that bad
             data can cause: `FastshardError`, `OSError`, `ValueError`, `EOFError`, and
             errors that decoders raise for the bytes of a field. A closed dataset, a

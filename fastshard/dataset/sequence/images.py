@@ -207,10 +207,6 @@ class ImageSample(WrappedSample):
     def __getitem__(self, field: str) -> Any:
         """Return an image as an array, or another field as the stored sample does.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         ndarray of uint8 [height, width, channels], or memoryview
@@ -263,12 +259,6 @@ class ImageSample(WrappedSample):
 
     def read_into(self, field: str, row: NDArray[Any]) -> None:
         """Decode a picture into a row of a batch.
-
-        Parameters
-        ----------
-        field : str
-            An image field.
-        row : ndarray of uint8 [height, width, channels]
 
         Raises
         ------
@@ -325,10 +315,6 @@ class ImageSample(WrappedSample):
         field : str
         dtype, shape : optional
             Of the stored bytes, also of a picture.
-
-        Returns
-        -------
-        ndarray
         """
         if field in self.images and dtype is None:
             return self._picture(field)
