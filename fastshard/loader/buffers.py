@@ -102,7 +102,7 @@ class BufferSet:
         """Return the memory of one row of a field, or None.
 
         All rows of a batch that have memory here are of one shape: that of the first
-        one that was asked for.
+        one that was requested.
         """
         with self._lock:
             if field in self._in_rows and self._arrays[field].shape[1:] != shape[1:]:

@@ -42,7 +42,7 @@ class LoaderIterator(Iterator[T_co]):
     and starts its threads. They end when it is exhausted, closed or deleted, at ctrl-C
     in ``next``, and at interpreter exit: each after its current sample or read.
 
-    After a fork the child continues with threads of its own; those of the parent go on.
+    After a fork the child continues with its own threads; the parent keeps its own.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class LoaderIterator(Iterator[T_co]):
             for batch in batches:
                 if self.is_closed or self._passed != done:
                     raise ValueError(
-                        "the loader went on: these are not its next batches"
+                        "the loader has advanced: these are not its next batches"
                     )
                 yield batch
 

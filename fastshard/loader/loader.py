@@ -108,10 +108,6 @@ class Loader(Iterator[T_co]):
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, also of a resumed one.
 
-        Returns
-        -------
-        int
-
         Examples
         --------
         >>> loader = ds.loader(40)
@@ -150,7 +146,7 @@ class Loader(Iterator[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch with the next iteration; in that epoch do nothing.
 
-        So a resumed epoch goes on where it was. A dataset that is not shuffled has the
+        So a resumed epoch continues. A dataset that is not shuffled has the
         same order in each.
 
         Parameters
@@ -180,7 +176,7 @@ class Loader(Iterator[T_co]):
         """Return the state after the batches that were returned.
 
         Those of the iteration that returned a batch last. The state of one that was
-        exhausted has ``"finished"``: a loader goes on with the next epoch.
+        exhausted has ``"finished"``: a loader continues with the next epoch.
 
         Returns
         -------
@@ -208,7 +204,7 @@ class Loader(Iterator[T_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the next iteration where a state was saved.
 
-        Iterators that have begun go on where they are.
+        Iterators that have begun continue where they are.
 
         Parameters
         ----------
@@ -274,11 +270,6 @@ class Loader(Iterator[T_co]):
         Those of ``next(loader)``. The threads make these batches first, and are idle
         afterwards: a training loop then takes the time that it would take with the
         fastest loader. The loader's position does not change.
-
-        Parameters
-        ----------
-        n : int
-            Number of repetitions.
 
         Yields
         ------

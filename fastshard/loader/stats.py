@@ -299,7 +299,7 @@ class LoaderStats:
             raise TypeError(f"since must be a LoaderStats, got {type(since).__name__}")
         total, before = self._totals, since._totals
         if total is None or before is None:
-            raise ValueError("since must be what stats() of this loader returned")
+            raise ValueError("since must be a result of stats() of this loader")
         is_own = before.begun in (0, total.begun)
         if not is_own or before.counts["batches"] > total.counts["batches"]:
             raise ValueError("since must be earlier statistics of the same loader")

@@ -29,7 +29,7 @@ from support.images.pictures import (
 )
 from support.inside.datasets import forbid_scratch, scratch_sizes
 
-# A change of these changes what users' seeds give.
+# A change of these changes the results of users' seeds.
 GOLDEN_NUMBERS = [0.716016903, 0.540639352, 0.781751116]
 GOLDEN_BOXES = [
     (12, 17, 372, 346),

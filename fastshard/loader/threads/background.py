@@ -29,7 +29,7 @@ class Work:
     thread : int or None
         Number of the thread; None before it has begun.
     waits : Waits or None
-        What it waits for of a network.
+        Its pending requests.
     ended : threading.Event
     """
 

@@ -91,12 +91,12 @@ class Pipeline:
         self._works: deque[BatchWork] = deque()  # opened, not taken; in order
         self._opened = 0
         self.ready = 0  # batches that are made and not taken
-        self._asked = 0  # batches that the consumer asked for
+        self._asked = 0  # batches that the consumer requested
         self._is_asking = False
         self._is_filling = False  # `fill` was called since
         self._idle: list[threading.Lock] = []  # gates of threads without work
         self._fetcher: threading.Lock | None = None  # its gate, while it waits
-        self._waits: Waits | None = None  # what the fetching thread waits for
+        self._waits: Waits | None = None  # pending requests of the fetching thread
         self._error: BaseException | None = None  # of the pipeline itself
         self._is_stopping = False
         self._is_waiting = False  # the consumer, at its gate
