@@ -96,7 +96,7 @@ class Settings(ForkAware):
         if self.offline and self.cache_dir is None:
             raise FastshardError("offline=True reads from a cache: give cache_dir=")
         if self.cache_limit is not None and self.cache_dir is None:
-            raise FastshardError("cache_limit= is of a cache: give cache_dir=")
+            raise FastshardError("cache_limit= needs a cache: give cache_dir=")
         self.credentials = Credentials(ways_of(options), origins)
 
     @property

@@ -61,7 +61,7 @@ def is_right(file, extents=EXTENTS) -> bool:
 
 @pytest.fixture
 def looped(monkeypatch):
-    """Return the list of what `FastHttp.begin` returned."""
+    """Return the list of results of `FastHttp.begin`."""
     returned = []
     begin = FastHttp.begin
 

@@ -111,7 +111,7 @@ def test_a_wids_index_of_urls_takes_options_for_urls(folder, tmp_path):
 
 
 def test_a_limit_without_a_cache_is_refused():
-    with pytest.raises(FastshardError, match="cache_limit= is of a cache"):
+    with pytest.raises(FastshardError, match="cache_limit= needs a cache"):
         fastshard.open("https://host.test/a.tar", cache_limit="1GB")
 
 

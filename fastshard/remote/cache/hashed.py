@@ -155,7 +155,7 @@ def _is_right(path: str, folder: str, digest: bytes) -> bool:
 class ObjectWriter:
     """Writer of a whole object; its digest is checked before it becomes an entry.
 
-    Used in a ``with`` statement, at whose end what was not committed is removed.
+    Used in a ``with`` statement, at whose end uncommitted data are removed.
 
     Attributes
     ----------
