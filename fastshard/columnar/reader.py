@@ -200,8 +200,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
 
         The first use by position loads all rows of the index; use the reader so before
         worker processes fork, ``reader[0]``, and they share the rows. A forked process
-        goes on with the samples of that moment; one that unpickles the reader opens the
-        dataset anew.
+        continues with the samples of that moment; one that unpickles the reader opens
+        the dataset anew.
 
         Parameters
         ----------
@@ -799,11 +799,6 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
     def list_fields(self) -> list[str]:
         """Return the names of all fields, in the order they were added.
 
-        Returns
-        -------
-        list of str
-            Names of fields.
-
         Raises
         ------
         ClosedError
@@ -984,11 +979,6 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
 
     def shard_counts(self, field_name: str) -> dict[int, int]:
         """Return the number of samples in each shard of a field.
-
-        Parameters
-        ----------
-        field_name : str
-            The field's name.
 
         Returns
         -------

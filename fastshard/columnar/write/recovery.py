@@ -1,8 +1,8 @@
 """Crash recovery: truncate shards to the lengths committed in the index.
 
 Bytes after a record were never acknowledged, with one exception: another program may
-have appended to the shard, and rows refer to what it wrote. Then they are *adopted*:
-the record is extended over them. `transaction` defines "acknowledged".
+have appended to the shard, and rows refer to its members. Then they are *adopted*: the
+record is extended over them. `transaction` defines "acknowledged".
 
 `recover` runs when a writer opens a dataset. `list_leftovers` and
 `list_unfinished_index` list the files that it would remove.

@@ -694,8 +694,8 @@ class ShardedDatasetWriter:
         ----------
         pack : bool, optional
             True packs all fields (see the argument of the class), and False gives each
-            array a member of its own, as the original has it; then this writer goes on
-            in that way. By default each field stays as it is: the packs of a shard are
+            array a member of its own, as the original has it; then this writer stays
+            so. By default each field stays as it is: the packs of a shard are
             joined. New shards are as large as those that the writer fills.
 
         Returns
