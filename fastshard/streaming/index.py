@@ -86,10 +86,6 @@ class FileInfo(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``index.json`` has for the file.
 
-        Returns
-        -------
-        dict
-
         Examples
         --------
         >>> from fastshard.streaming import FileInfo

@@ -73,8 +73,8 @@ class ShardHead(NamedTuple):
 def rebuild_index(dirname: str | os.PathLike[str]) -> str:
     """Write the ``index.json`` of a directory anew, from its shards.
 
-    Each MDS file and each meta file holds what the index says of columns, compression
-    and hashes; sizes and hashes are those of the files as they are now. For files as a
+    Each MDS file and each meta file holds columns, compression and hashes for the
+    index; sizes and hashes are those of the files as they are now. For files as a
     writer left them it is the writer's index, byte for byte. The shards are those that
     are there, in the order of their numbers; directories below are left out.
 

@@ -153,7 +153,7 @@ def test_splits_are_directories(copy_streaming):
             fastshard.open(data.root / "train", split=split)
 
 
-def test_a_split_that_is_not_there_names_those_that_are(copy_streaming):
+def test_a_missing_split_lists_the_existing_ones(copy_streaming):
     root = copy_streaming("edge/splits#train").root
     (root / "broken").mkdir()
     (root / "broken" / "index.json").write_text("[]")

@@ -74,8 +74,8 @@ def set_up_local(
     """Bring the files of a shard to a consistent state.
 
     A kind of which files are missing is removed if the other kind is whole. Compressed
-    files beside whole raw ones are removed unless they are to be kept. What is the
-    only copy stays.
+    files beside whole raw ones are removed unless they are to be kept. The only copy
+    stays.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if file[0] in listing]

@@ -81,7 +81,7 @@ class Writer(ABC):
     new_shard_size : int
         Bytes of them, and the extra bytes.
     shards : list of dict
-        What the index will say of the finished shards.
+        Entries of the finished shards for the index.
 
     Raises
     ------
@@ -163,10 +163,6 @@ class Writer(ABC):
         ----------
         sample : mapping of str to object
             The values by column.
-
-        Returns
-        -------
-        bytes
         """
 
     @abstractmethod
@@ -175,10 +171,6 @@ class Writer(ABC):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of each shard for the index.
-
-        Returns
-        -------
-        dict
 
         Examples
         --------
@@ -357,12 +349,7 @@ class JointWriter(Writer):
 
     @abstractmethod
     def encode_joint_shard(self) -> bytes:
-        """Return the file of a shard of `new_samples`.
-
-        Returns
-        -------
-        bytes
-        """
+        """Return the file of a shard of `new_samples`."""
 
     def flush_shard(self) -> None:
         """Write the buffered samples as a shard.

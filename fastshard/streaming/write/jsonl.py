@@ -107,10 +107,6 @@ class JSONWriter(SplitWriter):
         sample : mapping of str to object
             The values by column.
 
-        Returns
-        -------
-        bytes
-
         Raises
         ------
         KeyError
@@ -138,10 +134,6 @@ class JSONWriter(SplitWriter):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of each shard for the index.
-
-        Returns
-        -------
-        dict
 
         Examples
         --------

@@ -280,10 +280,6 @@ class MDSWriter(JointWriter):
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of each shard for the index.
 
-        Returns
-        -------
-        dict
-
         Examples
         --------
         >>> from fastshard.streaming import MDSWriter
@@ -300,10 +296,6 @@ class MDSWriter(JointWriter):
 
     def encode_joint_shard(self) -> bytes:
         """Return the file of a shard of `new_samples`.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------

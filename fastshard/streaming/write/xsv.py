@@ -116,10 +116,6 @@ class XSVWriter(SplitWriter):
         sample : mapping of str to object
             The values by column.
 
-        Returns
-        -------
-        bytes
-
         Raises
         ------
         KeyError
@@ -162,10 +158,6 @@ class XSVWriter(SplitWriter):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of each shard for the index.
-
-        Returns
-        -------
-        dict
 
         Examples
         --------
