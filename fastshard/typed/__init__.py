@@ -52,7 +52,7 @@ An index keeps datasets under names:
 >>> index.get_dataset("images").open()[7].label
 'label 7'
 
-The examples of methods go on from here.
+The examples of methods continue from here.
 """
 
 from importlib import import_module

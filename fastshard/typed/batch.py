@@ -46,7 +46,7 @@ class SampleBatch(Generic[T]):
 
     ``batch.image`` is one array ``[samples, *shape]`` where all values are arrays of
     one shape, else a list with a value for each sample. A field is read when it is
-    first asked for: straight from the shards, without the other fields. Fields whose
+    first requested: straight from the shards, without the other fields. Fields whose
     names are those of attributes are had by ``batch["samples"]``.
 
     Parameters
@@ -148,10 +148,6 @@ class SampleBatch(Generic[T]):
     def __getitem__(self, name: str) -> Any:
         """Return a field of all samples.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         ndarray [samples, *shape], or list
@@ -236,10 +232,6 @@ class SampleBatch(Generic[T]):
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return the shapes of a field's arrays before padding.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------

@@ -113,7 +113,7 @@ class Dataset(BaseDataset[T]):
     - Samples: ``ds[7]``, ``ds[-1]``, ``len(ds)``, `head`, `get`, `select`, `get_many`,
       `keys`.
     - Iteration: ``for sample in ds``, `ordered`, `shuffled`, both with ``batch_size=``;
-      `iter`, `batches`, and to go on after a stop `state_dict` and `resume`.
+      `iter`, `batches`, and to resume `state_dict` and `resume`.
     - Other datasets on the same shards: `as_type`, `filter`, `map`, ``ds[10:20]``,
       `shuffle`, `split_by_rank`, `take`, `split`, `select_fields`, `decode`, `copied`.
     - By shard: `process_shards`, `list_shards`. As tables: `to_dict`, `to_pandas`,
@@ -145,10 +145,6 @@ class Dataset(BaseDataset[T]):
         Raise `SchemaError` for fields that the class does not declare.
     **options
         Options of `fastshard.open`: ``mode=``, ``max_memory=``, ``token=``, ...
-
-    Attributes
-    ----------
-    metadata_url : str or None
 
     Raises
     ------
@@ -391,10 +387,6 @@ class Dataset(BaseDataset[T]):
     def __len__(self) -> int:
         """Return the number of samples; evaluates filters, once.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         FormatError, OSError, RemoteError
@@ -459,10 +451,6 @@ class Dataset(BaseDataset[T]):
     def get(self, key: str) -> T:
         """Return the sample of a key.
 
-        Parameters
-        ----------
-        key : str
-
         Returns
         -------
         object
@@ -497,10 +485,6 @@ class Dataset(BaseDataset[T]):
         indices : iterable of int
             Negative ones count from the end.
 
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError
@@ -533,10 +517,6 @@ class Dataset(BaseDataset[T]):
         ----------
         positions : iterable of int, or array
             Negative ones count from the end.
-
-        Returns
-        -------
-        list
 
         Raises
         ------
@@ -572,14 +552,6 @@ class Dataset(BaseDataset[T]):
     async def get_many_async(self, positions: Iterable[int]) -> list[T]:
         """Call `get_many` in a thread, under asyncio or trio.
 
-        Parameters
-        ----------
-        positions : iterable of int, or array
-
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError, FormatError, OSError
@@ -603,10 +575,6 @@ class Dataset(BaseDataset[T]):
         ----------
         n : int, default 5
             Number of samples; fewer if the dataset has fewer.
-
-        Returns
-        -------
-        list
 
         Raises
         ------
@@ -998,10 +966,6 @@ class Dataset(BaseDataset[T]):
         where : Predicate or callable
             As for `query`, with the same errors.
 
-        Returns
-        -------
-        Dataset
-
         Raises
         ------
         KeyError, AttributeError
@@ -1112,10 +1076,6 @@ class Dataset(BaseDataset[T]):
     def select_fields(self, *fields: str) -> Dataset[DictSample]:
         """Return a dataset of samples with these fields only, in this order.
 
-        Parameters
-        ----------
-        *fields : str
-
         Returns
         -------
         Dataset of DictSample
@@ -1189,10 +1149,6 @@ class Dataset(BaseDataset[T]):
         ----------
         shards : iterable of str or int
             Paths as `list_shards` names them, last parts of paths, or positions.
-
-        Returns
-        -------
-        Dataset
 
         Raises
         ------
@@ -1274,10 +1230,6 @@ class Dataset(BaseDataset[T]):
         batch : Mapping
             With the payloads as ``"msgpack"``.
 
-        Returns
-        -------
-        SampleBatch
-
         Raises
         ------
         ValueError
@@ -1329,7 +1281,7 @@ class Dataset(BaseDataset[T]):
         shards : iterable of str, optional
             Those to process, as `list_shards` names them; by default all.
         checkpoint : str or path-like, optional
-            A JSON file of the results so far: a later call with it goes on where this
+            A JSON file of the results so far: a later call with it continues where this
             one stopped. It is removed when all shards are done. Results that are not
             JSON values are not kept: their shards are processed again.
         on_shard_error : callable, optional
@@ -1537,10 +1489,6 @@ class Dataset(BaseDataset[T]):
 
     def list_shards(self) -> list[str]:
         """Return the names of the shards: paths or URLs.
-
-        Returns
-        -------
-        list of str
 
         Raises
         ------

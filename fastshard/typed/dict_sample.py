@@ -23,7 +23,7 @@ class DictSample(FieldMap):
     """Untyped sample: its fields as attributes and as items.
 
     Values are those of msgpack. Arrays are bytes, as `bytes` fields are: `array` makes
-    them. A sample of a payload decodes a field when it is asked for, and keeps the
+    them. A sample of a payload decodes a field when it is requested, and keeps the
     value. Samples are read-only. They are equal if their fields are, as those of a
     `PackableSample`.
 
@@ -55,14 +55,6 @@ class DictSample(FieldMap):
     def from_data(cls, data: Mapping[str, Any]) -> Self:
         """Make a sample of its fields' values.
 
-        Parameters
-        ----------
-        data : mapping of str to object
-
-        Returns
-        -------
-        DictSample
-
         Raises
         ------
         TypeError
@@ -86,10 +78,6 @@ class DictSample(FieldMap):
         data : buffer
             Kept by the sample; no value is decoded yet.
 
-        Returns
-        -------
-        DictSample
-
         Raises
         ------
         SchemaError
@@ -109,10 +97,6 @@ class DictSample(FieldMap):
     def values(self) -> list[Any]:
         """Return the fields' values, in their order.
 
-        Returns
-        -------
-        list
-
         Examples
         --------
         >>> typed.DictSample(text="a cat", label=1).values()
@@ -123,10 +107,6 @@ class DictSample(FieldMap):
     def items(self) -> list[tuple[str, Any]]:
         """Return the fields' names and values, in their order.
 
-        Returns
-        -------
-        list of tuple
-
         Examples
         --------
         >>> typed.DictSample(text="a cat", label=1).items()
@@ -136,10 +116,6 @@ class DictSample(FieldMap):
 
     def view(self, name: str) -> memoryview:
         """Return a field's bytes without a copy.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------

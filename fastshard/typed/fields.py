@@ -253,7 +253,8 @@ def refuse_unknown_formats(
     for name in formats:
         if name not in by_name:
             raise TypeError(
-                f"{cls.__qualname__}.__field_formats__ names {name!r}, no field of it"
+                f"{cls.__qualname__}.__field_formats__ names {name!r}, which is not a "
+                "field"
             )
 
 

@@ -106,10 +106,6 @@ def log_operation(op_name: str, **context: Any) -> Iterator[None]:
     **context
         Facts of the operation, which both messages show.
 
-    Yields
-    ------
-    None
-
     Examples
     --------
     >>> import logging, sys

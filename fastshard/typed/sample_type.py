@@ -171,10 +171,6 @@ class PackableSample:
         data : mapping of str to object
             As the constructor takes them: bytes for an array are decoded.
 
-        Returns
-        -------
-        PackableSample
-
         Raises
         ------
         TypeError
@@ -333,7 +329,7 @@ def become_dataclass(cls: type) -> None:
 
     A decorator ``@dataclass`` runs after `__init_subclass__`, so that a class cannot
     be made a dataclass there: it is made one when its fields, its signature or its
-    first object are asked for.
+    first object are requested.
     """
     own = cls.__dict__
     if not is_planted(own.get("__init__")) and not is_lazy(cls):

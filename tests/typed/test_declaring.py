@@ -1,4 +1,4 @@
-"""Classes of samples: what they are after `packable` and `PackableSample`."""
+"""Classes of samples, after `packable` and `PackableSample`."""
 
 import abc
 import copy

@@ -29,8 +29,8 @@ WRITTEN = re.compile(r'# Schema: \S+@|"""Auto-generated ')
 class StubFolder:
     """Folder of Python modules with the types of schemas, one for each.
 
-    A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for
-    type checkers; what it has when it is imported is the type that `make_type` makes.
+    A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for type
+    checkers; importing the module gives the type of `make_type`.
     """
 
     __slots__ = ("path",)

@@ -26,7 +26,7 @@ class Version(NamedTuple):
     is_release : bool
         False with a pre-release (``1.0.0-rc.1``), which comes before its release.
     prerelease : tuple of (bool, int, str)
-        Its parts; numbers come before words. What stands after ``+`` has no order.
+        Its parts; numbers come before words. The text after ``+`` has no order.
     """
 
     major: int

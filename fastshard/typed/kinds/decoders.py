@@ -1,7 +1,7 @@
 """Decoders of fields that are neither scalars nor arrays: containers, unions, samples.
 
-A decoder takes a view of the encoded msgpack value. msgspec decodes and checks it; what
-msgspec has no type for is decoded without a type and checked here.
+A decoder takes a view of the encoded msgpack value. msgspec decodes and checks it;
+values without a msgspec type are decoded untyped and checked here.
 """
 
 from __future__ import annotations

@@ -132,16 +132,6 @@ class Lens(Generic[S, V]):
     def get(self, s: S) -> V:
         """Return the view of a source; ``lens(s)`` is the same.
 
-        Parameters
-        ----------
-        s : object
-            The source.
-
-        Returns
-        -------
-        object
-            The view.
-
         Examples
         --------
         >>> caption_of.get(ImageSample(image=np.zeros(4), label="a cat"))
@@ -154,13 +144,6 @@ class Lens(Generic[S, V]):
 
     def put(self, v: V, s: S) -> S:
         """Return a source, updated from a view.
-
-        Parameters
-        ----------
-        v : object
-            The view.
-        s : object
-            The source that it was a view of.
 
         Returns
         -------
@@ -225,14 +208,6 @@ class Lens(Generic[S, V]):
     @staticmethod
     def identity(sample_type: type[R]) -> Lens[R, R]:
         """Return the lens of a type to itself.
-
-        Parameters
-        ----------
-        sample_type : type
-
-        Returns
-        -------
-        Lens
 
         Examples
         --------

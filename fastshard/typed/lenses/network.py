@@ -85,10 +85,6 @@ class LensNetwork:
     def register(self, lens: AnyLens) -> None:
         """Make a lens the one from its source to its view.
 
-        Parameters
-        ----------
-        lens : Lens
-
         Warns
         -----
         UserWarning
@@ -125,10 +121,6 @@ class LensNetwork:
     def unregister(self, lens: AnyLens) -> None:
         """Remove a lens.
 
-        Parameters
-        ----------
-        lens : Lens
-
         Raises
         ------
         LensNotFoundError
@@ -158,14 +150,6 @@ class LensNetwork:
         The registered one; for a view of `DictSample` that is packable, the class's own
         decoding; else the only shortest chain of registered lenses.
 
-        Parameters
-        ----------
-        source, view : type
-
-        Returns
-        -------
-        Lens
-
         Raises
         ------
         LensNotFoundError
@@ -188,14 +172,6 @@ class LensNetwork:
 
     def find(self, source: type[S], view: type[V]) -> Lens[S, V] | None:
         """Return the lens from one type to another as `transform`, or None.
-
-        Parameters
-        ----------
-        source, view : type
-
-        Returns
-        -------
-        Lens or None
 
         Raises
         ------

@@ -40,10 +40,6 @@ class QueryExecutor:
     Shards that the aggregates of a manifest rule out are passed over. Offsets are those
     that the manifests state; `Dataset.query` compares manifests with their shards.
 
-    Parameters
-    ----------
-    manifests : iterable of ShardManifest
-
     Examples
     --------
     >>> from fastshard import typed
@@ -60,10 +56,6 @@ class QueryExecutor:
     @classmethod
     def from_directory(cls, directory: str | os.PathLike[str]) -> QueryExecutor:
         """Return an executor of all manifests in a directory, sorted by name.
-
-        Parameters
-        ----------
-        directory : str or path-like
 
         Raises
         ------
@@ -120,10 +112,6 @@ class QueryExecutor:
         where : Predicate or callable
             A condition on fields; or a function of a DataFrame of pandas, with a row
             for each sample, that returns which rows are wanted.
-
-        Returns
-        -------
-        list of SampleLocation
 
         Raises
         ------

@@ -73,10 +73,6 @@ def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
     sample_type : type
         A packable class.
 
-    Returns
-    -------
-    dict of str to ManifestField
-
     Raises
     ------
     TypeError

@@ -68,8 +68,8 @@ def peek_samples(
 ) -> PeekedSamples | None:
     """Return the samples of shard `k` by its ``.fsi``, or None: open it.
 
-    None unless the index is surely fresh: it states the identity of the file, and what
-    is known of the shard in the dataset. Faults are reported when it is opened.
+    None unless the index is surely fresh: it agrees with the identity of the file, and
+    with the known facts of the shard. Faults are reported when it is opened.
     """
     index = shards.index_option(k)
     if (

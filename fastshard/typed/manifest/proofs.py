@@ -61,7 +61,7 @@ class Proofs:
         self._nbytes = 0  # of the headers
 
     def add(self, key: tuple[Any, ...], proof: Proof, nbytes: int) -> None:
-        """Keep what a header of `nbytes` of JSON states."""
+        """Keep the facts of a header of `nbytes` of JSON."""
         if self._nbytes + nbytes > MAX_KEPT:
             self.known.clear()
             self._nbytes = 0

@@ -107,12 +107,7 @@ class ShardManifest:
         self._frame, self._is_given = frame, True
 
     def set_table(self, path: str) -> None:
-        """Use a Parquet file for the samples, read at first use.
-
-        Parameters
-        ----------
-        path : str
-        """
+        """Use a Parquet file for the samples, read at first use."""
         self._rows, self._table = None, path
 
     def _load(self) -> ManifestRows:
@@ -126,10 +121,6 @@ class ShardManifest:
 
     def header_dict(self) -> dict[str, Any]:
         """Return the JSON header.
-
-        Returns
-        -------
-        dict
 
         Examples
         --------
@@ -163,10 +154,6 @@ class ShardManifest:
     ) -> ShardManifest:
         """Read a manifest.
 
-        Parameters
-        ----------
-        json_path, parquet_path : str or path-like
-
         Raises
         ------
         FormatError
@@ -196,10 +183,6 @@ class ShardManifest:
     @classmethod
     def from_json_only(cls, json_path: str | os.PathLike[str]) -> ShardManifest:
         """Read the header of a manifest; its `samples` are empty.
-
-        Parameters
-        ----------
-        json_path : str or path-like
 
         Raises
         ------

@@ -46,10 +46,6 @@ class ManifestWriter:
 
         The header is written last, so that it never describes another table.
 
-        Parameters
-        ----------
-        manifest : ShardManifest
-
         Returns
         -------
         json_path, parquet_path : Path

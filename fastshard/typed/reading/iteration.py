@@ -167,7 +167,7 @@ class Iteration(Iterator[Item]):
     """Iterable of `Dataset.ordered` and `Dataset.shuffled`; each use begins anew.
 
     Each ``for`` loop over it reads the dataset from the start. After `next` was called
-    on it, it is an iterator that goes on.
+    on it, it is an iterator that continues.
 
     Attributes
     ----------

@@ -231,7 +231,7 @@ class WalkedPart(NamedTuple):
     next : int
         Offset of the first header behind them.
     needed : int
-        Offset up to which bytes must be there to go on.
+        Offset up to which bytes must be there to continue.
     ended : bool
         Whether the archive ended.
     fault : FormatError or None
@@ -277,7 +277,7 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
     whole = sum(offset + size <= stream.end for offset, size in extents)
     count = whole
     if not (ended or stream.at_end or fault):
-        # The last sample may go on. A global header holds for all that follows.
+        # The last sample may continue. A global header holds for all that follows.
         names = [table.name_of(i) for i in range(len(table))]
         count = 0 if has_global else min(whole, last_group(names, last_dot))
     if count:

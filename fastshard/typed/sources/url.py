@@ -71,10 +71,6 @@ class URLSource(ListedSource):
 
         Local shards of a brace list need not exist. The list is made at the first call.
 
-        Returns
-        -------
-        list of str
-
         Raises
         ------
         ShardNotFoundError

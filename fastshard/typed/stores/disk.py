@@ -113,14 +113,6 @@ class LocalDiskStore:
     def read_url(self, url: str) -> str:
         """Return the path of a shard, unchanged.
 
-        Parameters
-        ----------
-        url : str
-
-        Returns
-        -------
-        str
-
         Examples
         --------
         >>> from fastshard import typed
@@ -131,10 +123,6 @@ class LocalDiskStore:
 
     def supports_streaming(self) -> bool:
         """Return True: shards are mapped.
-
-        Returns
-        -------
-        bool
 
         Examples
         --------

@@ -48,11 +48,6 @@ class S3DataStore:
         ``.env`` file with such lines.
     bucket : str
 
-    Attributes
-    ----------
-    credentials : dict
-    bucket : str
-
     Raises
     ------
     OSError
@@ -157,10 +152,6 @@ class S3DataStore:
     def read_url(self, url: str) -> str:
         """Return the URL by which a shard is read without this store.
 
-        Parameters
-        ----------
-        url : str
-
         Returns
         -------
         str
@@ -186,10 +177,6 @@ class S3DataStore:
         urls : sequence of str
             ``s3://`` URLs.
 
-        Returns
-        -------
-        S3Source
-
         Raises
         ------
         ValueError
@@ -206,10 +193,6 @@ class S3DataStore:
 
     def supports_streaming(self) -> bool:
         """Return True: shards are read by ranges.
-
-        Returns
-        -------
-        bool
 
         Examples
         --------

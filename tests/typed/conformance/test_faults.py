@@ -317,7 +317,7 @@ def test_a_dataset_knows_its_type(numbers):
 
 
 def test_single_samples_are_found_without_the_others(tmp_path):
-    payloads = [b"\xc1"] * 9 + [number(9)]  # 0xc1: no msgpack
+    payloads = [b"\xc1"] * 9 + [number(9)]  # 0xc1: not msgpack
     ds = typed.Dataset(write_payloads(tmp_path / "a.tar", payloads), Number)
     assert len(ds) == 10
     assert ds[9].value == ds[-1].value == ds.get("009").value == 9

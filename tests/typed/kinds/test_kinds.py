@@ -59,7 +59,7 @@ def library(name):
 
 @pytest.fixture
 def formats(typed_data):
-    """Return what atdata read of the samples, and the shard."""
+    """Return the samples as atdata read them, and the shard."""
     shard = typed_data.root / "extra/formats.tar"
     return typed_data.shards["extra/formats.tar"], shard
 
@@ -299,7 +299,7 @@ def test_formats_that_there_are_not():
         __field_formats__: ClassVar = {"n": "sparse"}
         m: Any
 
-    with pytest.raises(TypeError, match="'n', no field"):
+    with pytest.raises(TypeError, match="'n', which is not a field"):
         Sample.from_bytes(b"\x80")
 
 
