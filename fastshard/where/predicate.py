@@ -109,10 +109,6 @@ class Predicate:
     def select(self, rows: ColumnReader) -> list[bool]:
         """Return whether each row meets the condition.
 
-        Parameters
-        ----------
-        rows : ColumnReader
-
         Raises
         ------
         KeyError
@@ -193,10 +189,6 @@ def select_in(values: Iterable[Any], wanted: list[Any]) -> list[bool]:
 class FieldProxy:
     """A field of samples, to be compared.
 
-    Parameters
-    ----------
-    name : str
-
     Examples
     --------
     >>> from fastshard.typed import query_fields
@@ -260,10 +252,6 @@ class FieldProxy:
     def isin(self, values: Iterable[Any]) -> Predicate:
         """Return the condition that the field is one of several values.
 
-        Parameters
-        ----------
-        values : iterable of object
-
         Raises
         ------
         TypeError
@@ -282,10 +270,6 @@ class FieldProxy:
     def between(self, low: Any, high: Any) -> Predicate:
         """Return the condition that the field is in a range, its ends included.
 
-        Parameters
-        ----------
-        low, high : object
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -296,10 +280,6 @@ class FieldProxy:
 
     def contains(self, value: Any) -> Predicate:
         """Return the condition that a list of the field has a value.
-
-        Parameters
-        ----------
-        value : object
 
         Examples
         --------
