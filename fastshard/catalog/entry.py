@@ -127,10 +127,6 @@ class DatasetEntry:
     def has_own_cid(self) -> bool:
         """Return whether the CID is that of schema and URLs.
 
-        Returns
-        -------
-        bool
-
         Examples
         --------
         >>> entry = index.get_dataset("images")
@@ -193,8 +189,7 @@ class DatasetEntry:
             return self._opener.open_entry(self, sample_type, **options)
         if sample_type is None:
             raise ValueError(
-                f"entry {self.name!r} is of no index, which would know its schema: "
-                "give sample_type"
+                f"entry {self.name!r} has no index for its schema: give sample_type"
             )
         from fastshard.typed.dataset import Dataset
 

@@ -67,7 +67,7 @@ __all__ = ["Index"]
 
 T = TypeVar("T")
 
-NETWORK = "_atmosphere"  # what atdata calls the network among repositories
+NETWORK = "_atmosphere"  # atdata's name of the network among repositories
 
 
 class Anonymous(Enum):
@@ -112,7 +112,7 @@ class Index:
         Client of the network; by default one that is not logged in, made when it is
         needed. None: no network.
     auto_stubs : bool, default False
-        Write a module for each schema that is asked for, with a stub for editors.
+        Write a module for each requested schema, with a stub for editors.
     stub_dir : str or path-like, optional
         Their folder, by default ``~/.atdata/stubs``; it sets `auto_stubs`.
     **redis_kwargs
@@ -190,14 +190,6 @@ class Index:
     def with_atmosphere(self, atmosphere: Atmosphere | None) -> Index:
         """Return the same index with another client of the network.
 
-        Parameters
-        ----------
-        atmosphere : Atmosphere or None
-
-        Returns
-        -------
-        Index
-
         Raises
         ------
         TypeError
@@ -267,10 +259,6 @@ class Index:
         force : bool, default False
             Let blobs have more than 50 MB, and all of them more than 1 GB.
 
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
-
         Raises
         ------
         ValueError
@@ -280,7 +268,7 @@ class Index:
         TypeError
             A sample is not packable, or its type has no description.
         KeyError
-            The schema that `schema_ref` names is not there, to be published.
+            The schema that `schema_ref` names does not exist, to be published.
         PublishError
             A step on the network failed after another one made something.
         OSError
@@ -317,7 +305,7 @@ class Index:
             schema_ref,
             version,
             description,
-            _with(metadata, tags=tags, license=license),
+            _updated(metadata, tags=tags, license=license),
         )
         entry = write_shards(
             repo,
@@ -339,10 +327,6 @@ class Index:
         name : str
         **options
             As for `write_samples`.
-
-        Returns
-        -------
-        DatasetEntry
 
         Raises
         ------
@@ -409,10 +393,6 @@ class Index:
         **options
             Further arguments of the data store.
 
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
-
         Raises
         ------
         ValueError
@@ -424,7 +404,7 @@ class Index:
             It is not a dataset; or it has no sample type, or one without a description,
             and no `schema_ref` is given.
         KeyError
-            The schema that `schema_ref` names is not there, to be published.
+            The schema that `schema_ref` names does not exist, to be published.
         PublishError
             A step on the network failed after another one made something.
         ShardNotFoundError
@@ -463,7 +443,7 @@ class Index:
             schema_ref,
             version,
             description,
-            _with(metadata, tags=tags, license=license),
+            _updated(metadata, tags=tags, license=license),
         )
         entry = insert_shards(
             repo, ds, draft, data_store, copy=copy, prefix=prefix, **options
@@ -491,10 +471,6 @@ class Index:
         metadata : dict, optional
             As for `insert_dataset`.
 
-        Returns
-        -------
-        DatasetEntry
-
         Raises
         ------
         ValueError, TypeError, OSError
@@ -515,14 +491,6 @@ class Index:
 
         A label of the name is looked for first, then an entry. A dataset of the network
         is read from its owner's server.
-
-        Parameters
-        ----------
-        ref : str
-
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
@@ -608,10 +576,6 @@ class Index:
     def list_entries(self) -> list[DatasetEntry]:
         """Return the entries of the repository "local".
 
-        Returns
-        -------
-        list of DatasetEntry
-
         Raises
         ------
         FormatError
@@ -634,14 +598,6 @@ class Index:
     def get_entry(self, cid: str) -> DatasetEntry:
         """Return the entry of the repository "local" with a CID.
 
-        Parameters
-        ----------
-        cid : str
-
-        Returns
-        -------
-        DatasetEntry
-
         Raises
         ------
         KeyError
@@ -662,10 +618,6 @@ class Index:
 
     def get_entry_by_name(self, name: str) -> DatasetEntry:
         """Return the entry of a name in the repository "local"; labels are ignored.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------
@@ -790,10 +742,6 @@ class Index:
         version : str, optional
             By default the latest: by the order of semantic versions where all are such,
             else the one written last. "" is the label without a version.
-
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
@@ -975,14 +923,10 @@ class Index:
         ref : str
             As of `get_schema`.
 
-        Returns
-        -------
-        LocalSchemaRecord
-
         Raises
         ------
         KeyError, ValueError, DescriptionError, OSError
-            As `get_schema` does; also what is stored may be no schema.
+            As `get_schema`; also if the stored text is not a schema.
 
         Examples
         --------
@@ -1041,7 +985,7 @@ class Index:
         ref : str
             As of `get_schema`.
         type_hint : type
-            The static type of what is returned.
+            The static type of the result.
 
         Returns
         -------
@@ -1064,10 +1008,6 @@ class Index:
 
     def list_schemas(self) -> list[dict[str, Any]]:
         """Return all schemas of the repository "local", as `get_schema` does each.
-
-        Returns
-        -------
-        list of dict
 
         Raises
         ------
@@ -1249,10 +1189,6 @@ class Index:
         allow_code : bool, default False
             Import the module that the lens names. The record may name any module.
 
-        Returns
-        -------
-        Lens
-
         Raises
         ------
         KeyError
@@ -1289,10 +1225,6 @@ class Index:
 
     def list_lenses(self) -> list[dict[str, Any]]:
         """Return all lenses of the repository "local", as `get_lens` does each.
-
-        Returns
-        -------
-        list of dict
 
         Raises
         ------
@@ -1363,7 +1295,7 @@ class Index:
     ) -> str:
         """Publish an entry of a repository: its schema, a record, a label.
 
-        What is there already is not published again.
+        Existing records are not published again.
 
         Parameters
         ----------
@@ -1441,7 +1373,7 @@ class Index:
     ) -> str:
         """Publish a dataset: its schema, a record, a label.
 
-        What is there already is not published again.
+        Existing records are not published again.
 
         Parameters
         ----------
@@ -1596,7 +1528,7 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({', '.join(map(repr, self._repos))})"
 
-    # -- What calls share
+    # -- Shared by calls
 
     def _parse(self, ref: str) -> DatasetReference:
         return parse_dataset_ref(ref, self._repos)
@@ -1781,7 +1713,9 @@ def _one_version(reference: DatasetReference, version: str | None) -> str | None
     )
 
 
-def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
+def _updated(
+    metadata: Mapping[str, Any] | None, **more: Any
+) -> Mapping[str, Any] | None:
     """Return metadata updated with further ones that are not None."""
     if isinstance(more.get("tags"), str):
         raise TypeError("tags must be a list of str, got a str")

@@ -43,7 +43,7 @@ class DatasetReference(NamedTuple):
     name : str
         The dataset's name there, or the whole ``at://`` URI of a record.
     version : str or None
-        The version that is asked for.
+        The requested version.
     authority : str or None
         Handle or DID of the owner, of a name on the network; None for a URI.
     """

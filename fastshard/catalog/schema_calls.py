@@ -121,10 +121,6 @@ class SchemaNamespace:
         default : object, optional
             The result if there is none.
 
-        Returns
-        -------
-        type or object
-
         Examples
         --------
         >>> Made = index.get_schema_type(index.publish_schema(Caption))
@@ -205,9 +201,7 @@ def choose_version(
         ref = schema_ref(structure.name, version)
         stored = parse_stored(known[version], ref)
         if not from_local_json(stored, ref).equals(structure):
-            raise ValueError(
-                f"{ref} is there with other fields: publish another version"
-            )
+            raise ValueError(f"{ref} exists with other fields: publish another version")
         return version, stored
     like = {}
     for each, text in known.items():

@@ -36,10 +36,6 @@ def create_provider(
         ``timeout=``, in seconds; for Redis also the arguments of `redis.Redis`, such
         as ``host=``, ``port=``, ``password=``.
 
-    Returns
-    -------
-    IndexProvider
-
     Raises
     ------
     ValueError

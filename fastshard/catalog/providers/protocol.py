@@ -85,10 +85,6 @@ class IndexProvider(ABC):
     def store_entry(self, entry: DatasetEntry) -> None:
         """Store an entry, in place of one with its CID.
 
-        Parameters
-        ----------
-        entry : DatasetEntry
-
         Raises
         ------
         TypeError
@@ -110,14 +106,6 @@ class IndexProvider(ABC):
     @abstractmethod
     def get_entry_by_cid(self, cid: str) -> DatasetEntry:
         """Return the entry with a CID.
-
-        Parameters
-        ----------
-        cid : str
-
-        Returns
-        -------
-        DatasetEntry
 
         Raises
         ------
@@ -141,14 +129,6 @@ class IndexProvider(ABC):
     def get_entry_by_name(self, name: str) -> DatasetEntry:
         """Return the entry of a name; of several, the last one written.
 
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        DatasetEntry
-
         Raises
         ------
         KeyError
@@ -171,10 +151,6 @@ class IndexProvider(ABC):
     def iter_entries(self) -> Iterator[DatasetEntry]:
         """Iterate over all entries.
 
-        Returns
-        -------
-        iterator of DatasetEntry
-
         Raises
         ------
         FormatError
@@ -191,10 +167,6 @@ class IndexProvider(ABC):
 
     def remove_entry(self, cid: str) -> None:
         """Remove the entry with a CID. Its shards and labels stay.
-
-        Parameters
-        ----------
-        cid : str
 
         Raises
         ------
@@ -317,10 +289,6 @@ class IndexProvider(ABC):
         name : str, optional
             Only labels of this name; by default all.
 
-        Returns
-        -------
-        iterator of LabelRow
-
         Raises
         ------
         FormatError
@@ -399,10 +367,6 @@ class IndexProvider(ABC):
     def get_schema_json(self, name: str, version: str) -> str | None:
         """Return the JSON of a schema.
 
-        Parameters
-        ----------
-        name, version : str
-
         Returns
         -------
         str or None
@@ -448,10 +412,6 @@ class IndexProvider(ABC):
 
     def find_latest_version(self, name: str) -> str | None:
         """Return the latest version of a schema.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------
@@ -547,10 +507,6 @@ class IndexProvider(ABC):
     def get_lens_json(self, name: str, version: str) -> str | None:
         """Return the JSON of a lens.
 
-        Parameters
-        ----------
-        name, version : str
-
         Returns
         -------
         str or None
@@ -596,10 +552,6 @@ class IndexProvider(ABC):
 
     def find_latest_lens_version(self, name: str) -> str | None:
         """Return the latest version of a lens.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------

@@ -2,10 +2,10 @@
 
 Beside them are three keys of ours, so that a name is found without a scan of all keys:
 ``fastshard:names`` (hash: name to CID), ``fastshard:labels`` (sorted set of names and
-versions) and ``fastshard:keys`` (number of keys of the database when the other two
-were complete: another number means that another program has written). What they say
-is checked, and they are made again by a scan. ``fastshard:versions`` is watched by
-those who choose a version.
+versions) and ``fastshard:keys`` (number of keys of the database when the other two were
+complete: another number means that another program has written). Their content is
+checked, and a scan makes them again. ``fastshard:versions`` is watched by those who
+choose a version.
 """
 
 from __future__ import annotations
@@ -446,7 +446,9 @@ class RedisProvider(IndexProvider):
             name = command[1]
             text = name.decode("utf-8", "replace") if type(name) is bytes else str(name)
             kind, _, key = text.partition(":")
-            Row(self.location, kind, key).refuse(f"a key of no type for {command[0]}")
+            Row(self.location, kind, key).refuse(
+                f"a key of the wrong type for {command[0]}"
+            )
         raise error
 
     @contextmanager

@@ -101,7 +101,7 @@ class Row:
         except FormatError as error:
             self.refuse(error.reason, field)
         except (ValueError, TypeError, RecursionError) as error:  # of msgspec
-            self.refuse(f"no msgpack: {error}", field)
+            self.refuse(f"not msgpack: {error}", field)
 
 
 def pack_entry(entry: DatasetEntry) -> tuple[str, str, str, bytes, bytes | None, Any]:
@@ -223,7 +223,7 @@ def _plain(value: object, field: str, depth: int) -> object:
             plain[name] = _plain(each, f"{field}[{shorten(name)!r}]", depth - 1)
         return plain
     raise TypeError(
-        f"{shorten(field)} is of type {_name_of(value)}, which msgpack has not"
+        f"{shorten(field)} is of type {_name_of(value)}, which msgpack lacks"
     )
 
 

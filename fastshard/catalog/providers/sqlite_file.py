@@ -154,7 +154,7 @@ class CallLimit:
     at : float
         Of `time.monotonic`.
     error : BaseException or None
-        What the handler of a signal raised during a statement.
+        Raised by the handler of a signal during a statement.
     """
 
     __slots__ = ("at", "error")
@@ -166,8 +166,8 @@ class CallLimit:
     def watch(self) -> Iterator[bool]:
         """Iterate over whether to end a statement.
 
-        sqlite3 drops what a progress handler raises. A generator takes up a signal
-        inside its ``try``; a function would do so before.
+        sqlite3 drops errors of a progress handler. A generator takes up a signal inside
+        its ``try``; a function would do so before.
         """
         is_over = False
         while True:

@@ -169,7 +169,7 @@ def test_a_row_that_another_holds_is_an_error_in_time(connect, sql):
     provider.store_entry(ENTRY)
 
 
-def test_a_server_that_is_not_there_is_an_error_with_its_name():
+def test_a_missing_server_is_an_error_with_its_name():
     port = free_port()
     dsn = f"postgresql://me:{SECRET}@127.0.0.1:{port}/data"
     with create_provider("postgres", dsn=dsn, timeout=1) as provider:

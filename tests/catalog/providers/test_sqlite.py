@@ -199,7 +199,7 @@ def test_names_of_files_are_only_names(tmp_path, name):
         assert read_all(provider) == [ENTRY]
 
 
-def test_a_file_that_is_replaced_is_opened_again(path):
+def test_a_replaced_file_is_opened_again(path):
     other = DatasetEntry("other", "ref", ["b.tar"])
     store(path)
     store(path.with_name("other.db"), other)
