@@ -102,10 +102,6 @@ class AtUri:
         uri : str or AtUri
             ``at://authority/collection/key``.
 
-        Returns
-        -------
-        AtUri
-
         Raises
         ------
         TypeError

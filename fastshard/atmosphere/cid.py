@@ -75,10 +75,6 @@ def verify_cid(cid: str, obj: Any) -> bool:
     obj : dict, list, str, int, float, bool, bytes or None
         As for `generate_cid`.
 
-    Returns
-    -------
-    bool
-
     Raises
     ------
     ValueError
@@ -199,7 +195,7 @@ def _encode(value: Any, parts: list[bytes], depth: int, record: bool) -> None:
             raise EncodingError(f"{value} is not a finite number")
         parts.append(b"\xfb" + struct.pack(">d", value or 0.0))
     else:
-        raise EncodingError(f"no kind of value for {type(value).__name__}")
+        raise EncodingError(f"DAG-CBOR has no {type(value).__name__}")
 
 
 def _encode_text(text: str) -> bytes:

@@ -66,7 +66,7 @@ class Atmosphere:
     Parameters
     ----------
     base_url : str, optional
-        Personal data server that is asked for handles, and that sessions are made at.
+        Personal data server for handles and new sessions.
         The default is ``ATDATA_PDS_URL``, then https://bsky.social.
     appview : str, optional
         URL or ``did:web:`` of an AppView, a server that indexes records.
@@ -159,10 +159,6 @@ class Atmosphere:
         timeout : float, default 60
             As for `Atmosphere`.
 
-        Returns
-        -------
-        Atmosphere
-
         Raises
         ------
         ValueError
@@ -207,15 +203,11 @@ class Atmosphere:
         Parameters
         ----------
         text : str
-            What `export_session` returned. The session's server is the one in it.
+            Result of `export_session`. The session's server is the one in it.
         base_url, appview, plc_url : str, optional
         private_hosts : bool, optional
         timeout : float, default 60
             As for `Atmosphere`; `base_url` is by default the session's server.
-
-        Returns
-        -------
-        Atmosphere
 
         Raises
         ------
@@ -267,10 +259,6 @@ class Atmosphere:
         private_hosts : bool, optional
         timeout : float, default 60
             As for `Atmosphere`.
-
-        Returns
-        -------
-        Atmosphere
 
         Raises
         ------
@@ -446,16 +434,12 @@ class Atmosphere:
         collection : str
             Its name, as ``science.alt.dataset.entry``.
         record : Mapping
-            What JSON holds, without floats; bytes are ``{"$bytes": base64}``, CIDs
+            JSON values without floats; bytes are ``{"$bytes": base64}``, CIDs
             ``{"$link": cid}``.
         rkey : str, optional
             Key of the record. By default the server makes one.
         validate : bool, default False
             Whether the server checks the record, which needs to know its collection.
-
-        Returns
-        -------
-        AtUri
 
         Raises
         ------
@@ -495,10 +479,6 @@ class Atmosphere:
         swap_commit : str, optional
             CID of the repository's last commit; the server refuses the record if
             there is a later one.
-
-        Returns
-        -------
-        AtUri
 
         Raises
         ------
@@ -550,10 +530,6 @@ class Atmosphere:
 
     def get_record(self, uri: str | AtUri) -> StoredRecord:
         """Return a record, from its owner's server.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -708,17 +684,13 @@ class Atmosphere:
     ) -> Iterator[StoredRecord]:
         """Iterate over all records of a collection, the newest first.
 
-        Pages are asked for one after another, as they are needed.
+        Pages are requested one by one, as needed.
 
         Parameters
         ----------
         collection : str
         repo : str, optional
             Owner, a DID or a handle; by default the session's account.
-
-        Yields
-        ------
-        StoredRecord
 
         Raises
         ------
@@ -780,10 +752,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -809,10 +777,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -837,10 +801,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -864,10 +824,6 @@ class Atmosphere:
             Owner, a DID or a handle; by default the session's account.
         limit : int, optional
             Maximum number of records; by default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -1077,10 +1033,6 @@ class Atmosphere:
             DID or handle of the repository's owner.
         cid : str
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         ValueError
@@ -1113,10 +1065,6 @@ class Atmosphere:
         handle : str
             A DID is returned unchanged.
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         HandleNotFoundError
@@ -1140,10 +1088,6 @@ class Atmosphere:
         ----------
         did : str
             DID or handle.
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -1194,10 +1138,6 @@ class Atmosphere:
             Name of the method.
         params : Mapping, optional
 
-        Returns
-        -------
-        dict
-
         Raises
         ------
         AppViewRequiredError
@@ -1229,10 +1169,6 @@ class Atmosphere:
         nsid : str
             Name of the method.
         input : Mapping, optional
-
-        Returns
-        -------
-        dict
 
         Raises
         ------
@@ -1294,10 +1230,6 @@ class Atmosphere:
         limit : int, default 25
             Maximum number of results, up to 100.
 
-        Returns
-        -------
-        list of dict
-
         Raises
         ------
         AppViewError
@@ -1331,10 +1263,6 @@ class Atmosphere:
         limit : int, default 25
             Maximum number of results, up to 100.
 
-        Returns
-        -------
-        list of dict
-
         Raises
         ------
         AppViewError
@@ -1360,10 +1288,6 @@ class Atmosphere:
         ----------
         uris : list of str
             At most 25.
-
-        Returns
-        -------
-        list of dict
 
         Raises
         ------
@@ -1393,10 +1317,6 @@ class Atmosphere:
         period : str, default "week"
             "day", "week" or "month".
 
-        Returns
-        -------
-        dict
-
         Raises
         ------
         AppViewError
@@ -1415,10 +1335,6 @@ class Atmosphere:
 
     def describe_service(self) -> dict[str, Any]:
         """Return the AppView's description of itself.
-
-        Returns
-        -------
-        dict
 
         Raises
         ------

@@ -239,11 +239,6 @@ class AtmosphereIndex:
     data_store : AbstractDataStore, optional
         Where `write_samples` and `insert_dataset` store shards; by default in blobs.
 
-    Attributes
-    ----------
-    client : Atmosphere
-    data_store : AbstractDataStore or None
-
     Examples
     --------
     >>> from fastshard import typed
@@ -268,10 +263,6 @@ class AtmosphereIndex:
         ref : str or AtUri
             ``at://did/collection/rkey`` of its record, ``@handle/name``, or
             ``@handle/name@version``.
-
-        Returns
-        -------
-        AtmosphereIndexEntry
 
         Raises
         ------
@@ -300,10 +291,6 @@ class AtmosphereIndex:
         ----------
         repo : str, optional
             DID or handle of its owner; by default the account of the session.
-
-        Returns
-        -------
-        list of AtmosphereIndexEntry
 
         Raises
         ------
@@ -374,10 +361,6 @@ class AtmosphereIndex:
             By default that of the index, else blobs.
         force : bool, default False
             Let blobs be larger than most servers take.
-
-        Returns
-        -------
-        AtmosphereIndexEntry
 
         Raises
         ------
@@ -459,10 +442,6 @@ class AtmosphereIndex:
             Let blobs be larger than most servers take.
         **options
             Further arguments of the data store.
-
-        Returns
-        -------
-        AtmosphereIndexEntry
 
         Raises
         ------
@@ -653,10 +632,6 @@ class AtmosphereIndex:
         ----------
         repo : str, optional
             DID or handle of its owner; by default the account of the session.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------

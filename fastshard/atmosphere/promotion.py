@@ -209,7 +209,7 @@ def promote_to_atmosphere(
 ) -> str:
     """Publish an entry of an index: its schema, its record and a label.
 
-    What is there already is not published again: an equal schema, an equal record, the
+    Existing records are not published again: an equal schema, an equal record, the
     label.
 
     Parameters
@@ -242,7 +242,7 @@ def promote_to_atmosphere(
         The entry has no shards; one is a local path and there is no `data_store`; the
         client is not logged in; or a value cannot be in a record.
     PublishError
-        A step failed after another one made something. The next call goes on.
+        A step failed after another one made something. The next call continues.
     RemoteError
         The first step failed.
 
@@ -297,8 +297,7 @@ def check_store(store: AbstractDataStore | None) -> None:
     """Raise for a store of this machine, before anything is written."""
     if isinstance(store, LocalDiskStore):
         raise ValueError(
-            "a local folder is not one that others can read: give an S3DataStore, or a "
-            "PDSBlobStore"
+            "a local folder is not public: give an S3DataStore, or a PDSBlobStore"
         )
 
 

@@ -50,7 +50,7 @@ class Session:
         """Parse the text of a session."""
         handle, did, access, refresh, url = _split(text)
         if access is None or refresh is None:
-            raise SessionError("the text is not one of a session, with its tokens")
+            raise SessionError("the text is not an exported session")
         if not is_did(did) or not is_handle(handle):
             raise SessionError("the text of the session has no DID and handle")
         try:

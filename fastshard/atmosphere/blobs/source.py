@@ -46,12 +46,6 @@ class BlobSource(ListedSource):
         ``FASTSHARD_CACHE`` or ``~/.cache/fastshard``, ``cache_limit``, ``offline``,
         ``timeout``, ``private_hosts``.
 
-    Attributes
-    ----------
-    blob_refs : list of dict
-    pds_endpoint : str or None
-    plc_url : str or None
-
     Raises
     ------
     ValueError
@@ -104,10 +98,6 @@ class BlobSource(ListedSource):
         pds_endpoint, plc_url, client, **options
             As for the class.
 
-        Returns
-        -------
-        BlobSource
-
         Raises
         ------
         ValueError
@@ -128,10 +118,6 @@ class BlobSource(ListedSource):
     def list_shards(self) -> list[str]:
         """Return the URLs of the blobs, ``at://did/blob/cid``; no server is asked.
 
-        Returns
-        -------
-        list of str
-
         Examples
         --------
         >>> ref = {"did": "did:plc:abc", "cid": "bafkreia"}
@@ -148,7 +134,7 @@ class BlobSource(ListedSource):
             yield url, open(fetch_url(url, settings), "rb")  # noqa: SIM115
 
     def open_shard(self, shard_id: str) -> IO[bytes]:
-        """Open a blob's cached file; download it if it is not there.
+        """Open a blob's cached file; download it if it does not exist.
 
         Parameters
         ----------
@@ -165,7 +151,7 @@ class BlobSource(ListedSource):
         KeyError
             The source has no such shard.
         RemoteError
-            The blob cannot be read, or is not what its CID names.
+            The blob cannot be read, or does not match its CID.
         OSError
             The cache cannot be written to.
 

@@ -78,10 +78,6 @@ class PDSBlobStore:
     client : Atmosphere
         With a session.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> client = typed.Atmosphere.login("alice.test", "app-password")
@@ -178,10 +174,6 @@ class PDSBlobStore:
         url : str
             ``at://did/blob/cid``; others are returned unchanged.
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         ValueError
@@ -207,10 +199,6 @@ class PDSBlobStore:
     def supports_streaming(self) -> bool:
         """Return True: a shard is read without a copy made by the user.
 
-        Returns
-        -------
-        bool
-
         Examples
         --------
         >>> client = typed.Atmosphere.login("alice.test", "app-password")
@@ -226,10 +214,6 @@ class PDSBlobStore:
         ----------
         urls : sequence of str
             ``at://did/blob/cid``.
-
-        Returns
-        -------
-        BlobSource
 
         Raises
         ------

@@ -25,10 +25,6 @@ class LabelLoader(RecordLoader[LabelRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -97,10 +93,6 @@ class LabelLoader(RecordLoader[LabelRecord]):
         handle_or_did, name, version
             As for `resolve`.
 
-        Returns
-        -------
-        LabelRecord
-
         Raises
         ------
         KeyError
@@ -149,5 +141,5 @@ def _read_uri(answer: dict[str, Any], name: str, version: str | None) -> str:
     if label is not None and (
         label.get("name") != name or version not in (None, label.get("version"))
     ):
-        raise fields.fail("not the label that was asked for", "label")
+        raise fields.fail("not the requested label", "label")
     return uri

@@ -24,10 +24,6 @@ class LensLoader(RecordLoader[LensRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -51,10 +47,6 @@ class LensLoader(RecordLoader[LensRecord]):
         target_schema_uri : str, optional
         repo : str, optional
             DID or handle of the owner; by default the account of the session.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -85,10 +77,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -110,10 +98,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
             DID or handle of who verified it; by default the account of the session.
         limit : int, optional
             By default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -143,10 +127,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
             DID or handle of who verified; by default the account of the session.
         limit : int, optional
             By default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------

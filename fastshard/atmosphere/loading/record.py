@@ -28,10 +28,6 @@ class RecordLoader(Generic[R]):
     ----------
     client : Atmosphere
         Logged in or not.
-
-    Attributes
-    ----------
-    client : Atmosphere
     """
 
     RECORD: ClassVar[type[Any]]
@@ -41,10 +37,6 @@ class RecordLoader(Generic[R]):
 
     def get(self, uri: str | AtUri) -> StoredRecord:
         """Return a record of the collection.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -72,10 +64,6 @@ class RecordLoader(Generic[R]):
 
     def get_typed(self, uri: str | AtUri) -> R:
         """Return a record as an object, its fields checked.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -112,10 +100,6 @@ class RecordLoader(Generic[R]):
             DID or handle of its owner; by default the account of the session.
         limit : int, optional
             By default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------

@@ -31,10 +31,6 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -99,7 +95,7 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
         RecordNotFoundError, KeyError
             There is no such record.
         ValueError
-            The record is damaged, or describes what no class can be.
+            The record is damaged, or cannot be a class.
         RemoteError
             A server cannot be asked.
 

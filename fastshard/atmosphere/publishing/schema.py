@@ -37,10 +37,6 @@ class SchemaPublisher:
     client : Atmosphere
         Logged in.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed

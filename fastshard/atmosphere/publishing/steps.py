@@ -1,6 +1,6 @@
 """Publishing of a dataset: shards, schema, entry, label, in this order.
 
-What a call that failed has made is found by the next one, and not made again.
+A call finds the results of a failed one, and does not make them again.
 """
 
 from __future__ import annotations

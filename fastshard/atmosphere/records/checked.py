@@ -106,14 +106,14 @@ class RecordFields:
     def text_or_none(self, name: str, longest: int) -> str | None:
         """Return a text of a bounded length, or None without the field."""
         value = self.get(name)
-        return None if _is_no(value) else self._check_text(value, name, longest)
+        return None if _is_unset(value) else self._check_text(value, name, longest)
 
     def texts_or_none(
         self, name: str, longest: int, most: int | None = None
     ) -> list[str] | None:
         """Return a list of texts, or None without the field."""
         value = self.get(name)
-        if _is_no(value):
+        if _is_unset(value):
             return None
         items = self._check_list(value, name, most)
         return [
@@ -136,7 +136,7 @@ class RecordFields:
     def count_or_none(self, name: str, least: int = 0) -> int | None:
         """Return an integer of at least `least`, or None without the field."""
         value = self.get(name)
-        return None if _is_no(value) else self._check_count(value, name, least)
+        return None if _is_unset(value) else self._check_count(value, name, least)
 
     def count(self, name: str, least: int = 0) -> int:
         """Return an integer of at least `least`."""
@@ -145,7 +145,7 @@ class RecordFields:
     def mapping_or_none(self, name: str) -> dict[str, Any] | None:
         """Return an object of any fields, or None without the field."""
         value = self.get(name)
-        if _is_no(value):
+        if _is_unset(value):
             return None
         if not isinstance(value, dict):
             raise self.fail(f"expected an object, got {_name(value)}", name)
@@ -243,8 +243,8 @@ class RecordPart:
     """
 
     extra: dict[str, Any] = field(default_factory=dict)
-    # Values by their fields, and what stood for them, where writing them again would
-    # give another text.
+    # Values by field with their stored form, if writing them again would give another
+    # text.
     _stored: dict[str, tuple[Any, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -259,10 +259,6 @@ class RecordPart:
             As `Atmosphere.get_record` returns it, or a part of it.
         uri : str, optional
             Address of the record, for errors.
-
-        Returns
-        -------
-        AtRecord or RecordPart
 
         Raises
         ------
@@ -424,7 +420,7 @@ def _check_unicode(text: str, path: str) -> str:
     return text
 
 
-def _is_no(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     """Return whether an optional field is unset."""
     return value is ABSENT or value is None
 
