@@ -128,7 +128,7 @@ def convert(
         How the source is read, as for `fastshard.open`.
     **remote
         How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
-        once. And what some formats take, as for `fastshard.open`: ``split=``.
+        once. And options of formats, as for `fastshard.open`: ``split=``.
 
     Returns
     -------

@@ -101,7 +101,7 @@ def check_size(data: Any) -> Any:
     """Return bytes that fit a msgpack value."""
     nbytes = memoryview(data).nbytes
     if nbytes > MAX_BYTES:
-        raise ValueMismatchError(f"a value of {nbytes:,} bytes fits no msgpack")
+        raise ValueMismatchError(f"a value of {nbytes:,} bytes does not fit msgpack")
     return data
 
 
@@ -116,7 +116,7 @@ def check_stored(value: Any) -> Any:
     """Return a value that a payload can store."""
     nbytes = getattr(value, "nbytes", 0)
     if nbytes > MAX_BYTES:
-        raise ValueMismatchError(f"a value of {nbytes:,} bytes fits no msgpack")
+        raise ValueMismatchError(f"a value of {nbytes:,} bytes does not fit msgpack")
     try:
         # An empty array takes the dtype of a large one.
         pack({"": value[:0] if getattr(value, "shape", None) else value})

@@ -255,7 +255,7 @@ class RowTargetWriter(TargetWriter):
         if file is None:
             file = self._file = self._begin()
         if file.size_with(size) > MAX_SHARD:
-            raise ValueMismatchError(f"a sample of {size:,} bytes fits no shard")
+            raise ValueMismatchError(f"a sample of {size:,} bytes does not fit a shard")
         file.append(pieces, size)
         if self._left is not None:
             self._left -= 1
@@ -273,7 +273,9 @@ class RowTargetWriter(TargetWriter):
         try:
             head = self._head.pack(*(len(row[at]) for at in self._variable))
         except struct.error:
-            raise ValueMismatchError("a value of 4 GiB or more fits no row") from None
+            raise ValueMismatchError(
+                "a value of 4 GiB or more does not fit a row"
+            ) from None
         return [head, *row]
 
     def _begin(self) -> GrowingShard:

@@ -1,4 +1,4 @@
-"""Conversion of tar shards to other formats, and what these cannot hold."""
+"""Conversion of tar shards to other formats, and unsupported values."""
 
 import codecs
 import json

@@ -1,4 +1,4 @@
-"""Round trips between all formats, and of what mosaicml-streaming wrote."""
+"""Round trips between all formats, and of files by mosaicml-streaming."""
 
 import itertools
 import json
