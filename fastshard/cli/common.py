@@ -112,7 +112,7 @@ def add_remote(parser: Parser) -> None:
     remote.add_argument(
         "--cache-dir",
         metavar="DIR",
-        help="keep what is read in DIR, and read it from there the next time "
+        help="keep read bytes in DIR, and read them from there the next time "
         "(default: keep nothing)",
     )
     remote.add_argument(
@@ -177,7 +177,9 @@ def get_reading_of(
     """Return the options of reading that differ from their defaults."""
     reading = get_reading(args)
     if "mode" in reading and all(source.urls for source in sources):
-        raise UsageError("--mode is of local files, and does nothing for URLs")
+        raise UsageError(
+            "--mode is an option for local files, and does nothing for URLs"
+        )
     return reading
 
 
@@ -199,7 +201,7 @@ def find_shards(
 ) -> list[str]:
     """Return the shards of some sources, in order.
 
-    An explicit file is a shard with any suffix; opening it reports what it is. Indexes
+    An explicit file is a shard with any suffix; opening it reports its kind. Indexes
     beside shards, as a shell's ``data/*`` gives them, are left out.
     """
     found: list[str] = []

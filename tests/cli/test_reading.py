@@ -182,7 +182,7 @@ def test_mode_is_refused_for_urls(versions, capfdbinary):
     with Server({"/v.tar": versions.read_bytes()}) as server:
         url = server.at("/v.tar")
         status, _, err = run(capfdbinary, "stat", url, "--mode", "pread")
-        assert (status, "--mode is of local files" in err) == (2, True)
+        assert (status, "--mode is an option for local files" in err) == (2, True)
         status, _, _ = run(capfdbinary, "stat", url, versions, "--mode", "pread")
         assert status == 0
 
