@@ -473,7 +473,7 @@ def test_file_systems_without_locks(shard, monkeypatch):
     assert shard.names() == [shard.path.name, shard.zip_path.name]
 
 
-def test_a_holder_that_is_stuck_is_not_waited_for(shard, monkeypatch):
+def test_a_stuck_holder_is_not_waited_for(shard, monkeypatch):
     """As a child that was forked meanwhile, and outlives its killed parent."""
     monkeypatch.setattr(raw_files, "PATIENCE", 0.05)
     temporary = shard.folder / f".{shard.path.name}.tmp"
