@@ -230,11 +230,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         """Return an estimate of the bytes of fields and keys.
 
         The total is the index's; the share of some fields is that of the first samples.
-
-        Returns
-        -------
-        int
-            Bytes.
         """
         if self._size is None:
             dataset = self._dataset

@@ -198,13 +198,6 @@ class TensorCollation(Collation):
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return memory for a stack; in a worker process, shared with the loader's.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Of the stack.
-        dtype : dtype
-            Of the stack.
-
         Returns
         -------
         ndarray
@@ -281,10 +274,6 @@ class TensorCollation(Collation):
         ----------
         tensors : list of torch.Tensor
             Of one field.
-
-        Returns
-        -------
-        torch.Tensor, or list of them
 
         Raises
         ------

@@ -74,12 +74,7 @@ class LoaderWrapper:
         return self._convert_batch(next(batches))
 
     def __len__(self) -> int:
-        """Return the number of batches of a whole epoch.
-
-        Returns
-        -------
-        int
-        """
+        """Return the number of batches of a whole epoch."""
         return len(self._loader)
 
     def __length_hint__(self) -> int:
@@ -127,20 +122,11 @@ class LoaderWrapper:
         ----------
         since : LoaderStats, optional
             Earlier ones, to be subtracted.
-
-        Returns
-        -------
-        LoaderStats
-            As of `Loader.stats`.
         """
         return self._loader.stats(since)
 
     def replay(self, n: int) -> Iterator[Any]:
         """Iterate `n` times over the batches that are made ahead, without reading.
-
-        Parameters
-        ----------
-        n : int
 
         Yields
         ------
