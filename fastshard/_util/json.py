@@ -1,9 +1,9 @@
 """JSON parser for untrusted bytes: the only caller of `json` to parse.
 
 Documents (indexes, answers, schemas) are bounded, finite and text. Values of users are
-what Python's `json` writes: NaN, Infinity, halves of surrogate pairs. Of equal keys the
-last one counts. The parser of JSON indexes of tars, `fastshard._core.parse.json`, makes
-tables of extents without objects.
+any output of Python's `json`: NaN, Infinity, halves of surrogate pairs. Of equal keys
+the last one counts. The parser of JSON indexes of tars, `fastshard._core.parse.json`,
+makes tables of extents without objects.
 """
 
 from __future__ import annotations

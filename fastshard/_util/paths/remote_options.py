@@ -62,8 +62,8 @@ class RemoteOptions(TypedDict, total=False):
         By default nothing but indexes is stored. A local file is known by its device,
         inode, size and times: once it has changed, it is read anew.
     cache_limit : int or str
-        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: what was not used
-        for longest is removed. By default there is no limit.
+        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: least recently
+        used objects are removed. By default there is no limit.
     offline : bool
         Read only from `cache_dir`; False.
     private_hosts : bool

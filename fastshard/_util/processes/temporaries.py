@@ -60,7 +60,7 @@ def create_temporary(folder: str, name: str) -> tuple[int, str]:
 def temporary_folder(name: str, parent: str | None = None) -> Iterator[str]:
     """Yield the path of a new folder; remove it at the end if it still exists.
 
-    What dead processes left beside it is removed first.
+    Leftovers of dead processes beside it are removed first.
     """
     if parent is None:
         from tempfile import gettempdir
