@@ -152,7 +152,7 @@ cdef object make_column(
 ):
     """Return an array ``[count, *shape]`` of items; set `out` to its memory.
 
-    None: what `allocate` returned is strided, and its caller fills it.
+    None: the memory of `allocate` is strided; its caller fills it.
     """
     cdef uint64_t nbytes = <uint64_t> count * item
     cdef uint64_t size

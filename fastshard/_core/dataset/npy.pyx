@@ -1025,7 +1025,7 @@ cdef class MemberBuffer:
         cdef pack_t *pack = &self.pack
         cdef size_t to = pack.data + pack.rows * pack.row_size
         if <size_t> cnp.PyArray_NBYTES(array) != pack.row_size:
-            raise ValueError("the array has not the size of the pack's rows")
+            raise ValueError("the array differs in size from the pack's rows")
         if not pack.capacity:
             self.reserve(pack.row_size)
             self.size += pack.row_size

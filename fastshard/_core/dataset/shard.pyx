@@ -245,10 +245,6 @@ cdef class Shard:
         i : int
             Position; a negative one counts from the end.
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         IndexError
@@ -272,10 +268,6 @@ cdef class Shard:
         name : str
             As tar stores it, with or without a leading ``./``.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         MemberNotFoundError
@@ -297,10 +289,6 @@ cdef class Shard:
         ----------
         key : int or str
             Position or name.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------
@@ -679,10 +667,6 @@ cdef class SamplesBase:
         key : int, str or slice
             A position (a negative one counts from the end), or a key.
 
-        Returns
-        -------
-        Sample, or list of Sample
-
         Raises
         ------
         SampleNotFoundError
@@ -718,14 +702,6 @@ cdef class SamplesBase:
     def position(self, key):
         """Return the position of the sample with this key.
 
-        Parameters
-        ----------
-        key : str
-
-        Returns
-        -------
-        int
-
         Raises
         ------
         SampleNotFoundError
@@ -742,14 +718,6 @@ cdef class SamplesBase:
 
     def key_at(self, i):
         """Return the key of the sample at a position.
-
-        Parameters
-        ----------
-        i : int
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -918,10 +886,6 @@ cdef class SampleBase:
     def keys(self):
         """Return the visible fields, in the order of the shard or of the selection.
 
-        Returns
-        -------
-        list of str
-
         Examples
         --------
         >>> sample.keys()
@@ -987,10 +951,6 @@ cdef class SampleBase:
     def place(self, field):
         """Return the shard that holds a field, and the member's position in it.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         (shard, i) : tuple of Shard and int
@@ -1011,14 +971,6 @@ cdef class SampleBase:
 
     def member(self, field):
         """Return the position in its shard of the member that holds a field.
-
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -1101,15 +1053,6 @@ cdef class GroupedSamples(SamplesBase):
     def members_at(self, i):
         """Return the positions of the members of a sample.
 
-        Parameters
-        ----------
-        i : int
-            The sample's position.
-
-        Returns
-        -------
-        list of int
-
         Raises
         ------
         IndexError
@@ -1124,14 +1067,6 @@ cdef class GroupedSamples(SamplesBase):
 
     def having(self, tuple fields not None):
         """Return a byte per sample: 1 if it has all these fields, else 0.
-
-        Parameters
-        ----------
-        fields : tuple of str
-
-        Returns
-        -------
-        bytearray
 
         Examples
         --------

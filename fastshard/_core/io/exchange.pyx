@@ -126,7 +126,7 @@ cdef struct connection_t:
     int state
     uint32_t server
     bint is_used                   # whether it had a response before
-    bint has_output                # whether events of output are, or will be asked for
+    bint has_output                # whether events of output are, or will be requested
     exchange_t *exchange
     uint64_t begun, until
     size_t sent                    # bytes of the request

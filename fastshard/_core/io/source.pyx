@@ -1421,7 +1421,7 @@ cdef class MemoryPool:
                 raise MemoryError
             with nogil:
                 fs_populate_buffer(memory.at, size)
-        if not FREE_THREADED:      # there, a block could be given back meanwhile
+        if not FREE_THREADED:      # there, a block could be returned meanwhile
             memory.capacity = capacity
             memory.pool = self
             self.used += capacity

@@ -349,7 +349,7 @@ def resize_into(src, box, out, *, bint flip=False, level=None):
     """Resize a box of a picture into another, as Pillow's BILINEAR does.
 
     Each byte is within 1 of ``Image.resize((w, h), BILINEAR, box=box)``. Of the source
-    only the box is read, and what lies below the filter around it. A box of whole
+    only the box is read, and the pixels below the filter around it. A box of whole
     pixels and of the target's size is copied.
     """
     cdef Py_buffer source_view, target_view

@@ -443,7 +443,7 @@ cdef class ThreadTimes:
         cdef uint64_t cpu = time.thread_time_ns()
         found = self.read_schedstat()
         self.probing = False
-        if found is None or cpu < self.probe_cpu:  # another thread goes on with it
+        if found is None or cpu < self.probe_cpu:  # another thread continues with it
             return 0
         fs_atomic_store(&self.change, self.change + 1)
         self.probed[self.step] += spent
@@ -537,7 +537,7 @@ cdef class ConsumerTimes:
     cdef uint64_t change           # odd while the consumer changes the fields below
     cdef readonly uint64_t first   # start; 0: not begun
     cdef uint64_t last             # last change
-    cdef uint64_t end              # of the loader; 0: it goes on
+    cdef uint64_t end              # of the loader; 0: it continues
     cdef bint is_waiting
     cdef uint64_t consumer
     cdef uint64_t wait
@@ -546,7 +546,7 @@ cdef class ConsumerTimes:
     cdef uint64_t skipped
     cdef uint64_t skipped_before
     cdef uint64_t ready            # sum
-    cdef uint64_t asked            # batches that were ready when one was asked for
+    cdef uint64_t asked            # batches that were ready when one was requested
     cdef uint64_t waits[BUCKETS]
 
     def __cinit__(self, ThreadTimes times=None, step=None, uint64_t skipped=0):

@@ -185,7 +185,7 @@ cdef enum:
     MAX_FLOAT_TEXT = 64            # bytes
     FEW_COLUMNS = 8
     CODES = 67                     # codes of types are smaller
-    LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
+    LARGE_ROW = 64 << 10           # bytes; of larger rows only the requested fields
                                    # are brought into memory
     MAX_CONFIG = 1 << 20           # bytes
 
@@ -688,7 +688,7 @@ cdef object check_size(size):
 cdef class RowTable:
     """Rows of one shard: their places, their fields' places, their values.
 
-    Bytes are the caller's, checked to be as many as asked for. Of a decoded field
+    Bytes are the caller's, checked to be as many as requested. Of a decoded field
     `owner` keeps the bytes alive: a MappedFile, a View, bytes or another exporter; it
     is used only if `copy` is false. A `mask` has a byte a column that is to be decoded.
     """

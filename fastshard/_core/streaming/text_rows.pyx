@@ -1,8 +1,8 @@
 """Rows of JSON, CSV, TSV and XSV shards: lines of a text file, offsets in a meta file.
 
-A JSON row is read by the scanner of the standard library, so that it accepts what
-``json.loads`` accepts: NaN, Infinity, integers of any size. XSV has no quotes: a row is
-its values between separators, and a newline at its end.
+A JSON row is read by the scanner of the standard library, with the rules of
+``json.loads``: NaN, Infinity, integers of any size. XSV has no quotes: a row is its
+values between separators, and a newline at its end.
 """
 
 cimport cython

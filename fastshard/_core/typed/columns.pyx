@@ -180,7 +180,7 @@ cdef inline int copy_fields(
 
 
 cdef inline void prefetch_payload(const record_t *payload) noexcept nogil:
-    """Prefetch the first bytes of a payload; the processor goes on from there."""
+    """Prefetch the first bytes of a payload; the processor continues from there."""
     cdef uint64_t at = 0
     cdef uint64_t end = min(payload.size, <uint64_t> MOST_AHEAD)
     while at < end:

@@ -221,7 +221,7 @@ cdef class TypePlan:
     ) except -1:
         """Find the value of each field and check the payload; `found` has `width`.
 
-        A field that is not there has the kind `MISSING`.
+        A field that does not exist has the kind `MISSING`.
         """
         cdef int k
         cdef int fault = OTHER_ORDER

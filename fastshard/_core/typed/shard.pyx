@@ -44,7 +44,7 @@ from fastshard.errors import (
 )
 
 cdef enum:
-    LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the fields asked for
+    LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the requested fields
     HEAD = 4096                    # bytes of a large payload that are read first
     FEW_NAMES = 16                 # are compared with each other
 

@@ -139,7 +139,7 @@ def test_values_of_json_are_found_in_their_line():
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"b": 1}', '{"a', '{"a": "', '{"a" 1}'])
-def test_a_value_that_is_not_there_is_an_error(text):
+def test_a_missing_value_is_an_error(text):
     rows, lines = json_rows([text.encode()])
 
     with pytest.raises(FormatError, match="with this column") as caught:
