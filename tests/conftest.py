@@ -75,7 +75,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that skipped what it should not have."""
+    """Fail a run that skipped required tests."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("FASTSHARD_STRICT_SKIPS") != "1" or reporter is None:
         return

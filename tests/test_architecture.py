@@ -10,7 +10,7 @@ import pytest
 
 from support.paths import TESTS, TREE
 
-ROOT = TREE / "fastshard"  # the sources, not what was installed
+ROOT = TREE / "fastshard"  # the sources, not the installed files
 SOURCES = sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd"))
 STUBS = sorted(ROOT.rglob("*.pyi"))
 COMPILED = sorted(p for p in ROOT.rglob("*") if p.suffix in (".pyx", ".pxd", ".h"))

@@ -28,7 +28,7 @@ pytestmark = [
 
 
 class Links(HTMLParser):
-    """The ids of an HTML page, and what it refers to."""
+    """The ids and the links of an HTML page."""
 
     def __init__(self, text):
         super().__init__()

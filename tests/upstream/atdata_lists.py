@@ -83,7 +83,7 @@ def listed(reason: str, file: str, names: str) -> dict[str, str]:
     return found
 
 
-# Tests of what is not there, by file, class or name: not run.
+# Tests of absent features, by file, class or name: not run.
 ABSENT: dict[str, str] = {
     "test_testing.py::TestMockAtmosphere": MOCK,
     "test_index_write.py::TestIndexPromoteEntry::test_missing_entry_raises": PRIVATE,
