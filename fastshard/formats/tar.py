@@ -218,7 +218,7 @@ class TarShard(Shard):
     def lone_zeros(self) -> int | None:
         """Offset of the first lone block of zeros in the middle of the archive.
 
-        Other tar readers end there. None if there is none, or with an index.
+        Other tar readers stop there. None if absent, or with an index.
         """
         return self._contents.lone_zeros
 
