@@ -248,8 +248,8 @@ class _StoppedError(Exception):
 class _ScanProgress:
     """Bytes done of each shard, and the signal that stops all scans.
 
-    `warned` counts warnings of entries that are not read: there is one.
-    Each thread writes to one item of `done`, so that no lock is needed.
+    `warned` counts warnings of unread entries, of which only one is given. Each thread
+    writes to its own item of `done`, without a lock.
     """
 
     def __init__(self, sizes: list[int], warned: Iterator[int]) -> None:
@@ -261,7 +261,7 @@ class _ScanProgress:
     def callback(self, k: int, *, counts: bool) -> Progress:
         """Return the progress callback for a pass over shard `k`.
 
-        Only one pass over a shard counts, the longest.
+        Of several passes over a shard only the longest counts.
         """
 
         def report(done: int) -> None:
@@ -434,9 +434,9 @@ def merge_indexes(
 ) -> str:
     """Make ``dataset.fsi`` from the shards' own indexes.
 
-    With it a dataset is counted, and keys are looked up, without opening shards.
-    `build_index` makes it too, unless it indexes a part of the shards. Further shards
-    of the directory are listed too, as by `build_index`.
+    It gives sample counts and keys without opening shards. `build_index` makes it too,
+    unless it indexes a part of the shards. Further shards of the directory are listed
+    too, as by `build_index`.
 
     Parameters
     ----------

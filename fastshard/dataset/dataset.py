@@ -796,8 +796,8 @@ class Dataset(BaseDataset[T_co]):
     def raw(self) -> Dataset[Sample]:
         """The same samples in the same order, as the members of their tar shards.
 
-        Of a dataset that was opened with ``packed=True``; other datasets have their
-        own samples. Selected fields and mapped functions are left out.
+        For a dataset opened with ``packed=True``; the samples of others are raw
+        already. Selected fields and mapped functions are left out.
 
         Examples
         --------
@@ -1516,7 +1516,7 @@ class ShardOpener:
     """Opens the shards of one iteration and records failures.
 
     From the second remote shard on, those behind it are opened ahead in threads. Their
-    errors are met again, and raised, in the turn of the shard.
+    errors are raised when the shard is reached.
     """
 
     def __init__(
@@ -1576,8 +1576,8 @@ class StateMaker:
     def base_position(self, i: int) -> int:
         """Return the position of an item's sample before selection and shuffle.
 
-        After a shard that could not be opened, which no resumed iteration passes, the
-        item's own.
+        After a shard that could not be opened it is the item's own: no resumed
+        iteration skips such a shard.
         """
         shards = self._set_ref()
         if self._failed and shards is not None:

@@ -76,7 +76,7 @@ class FieldNames(NamedTuple):
     ) -> FieldNotFoundError | None:
         """Return the error of a field that no sample of the first shards has.
 
-        Or that none has together with the others that `picker` needs.
+        Also if no sample has it together with the other fields of `picker`.
         """
         names = split_name(name)
         hidden = self._find_hidden(names)

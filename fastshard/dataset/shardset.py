@@ -364,9 +364,9 @@ class ShardSet(LockOwner, ABC):
     ) -> dict[str, NDArray[Any]]:
         """Return fields of many samples that are arrays of one layout, by name.
 
-        They are new arrays, in the order of `fields`, of which some may be left out. A
-        format whose fields lie in rows reads each row once for all of them; by default
-        no field is returned, and each is read for itself.
+        New arrays in the order of `fields`; some may be missing. A format of rows reads
+        each row once for all fields; by default no field is returned, and the caller
+        reads them one by one.
         """
         return {}
 
@@ -386,8 +386,8 @@ class ShardSet(LockOwner, ABC):
     def keep(self, k: int, samples: Any, opening: Opening | None = None) -> Any:
         """Register the samples of an opened shard; return the registered ones.
 
-        Samples that another thread registered first win: they may be private pages
-        that were written to. `opening` is the check of the shard's file.
+        Samples registered by another thread take precedence: their private pages may be
+        modified. `opening` is the check of the shard's file.
         """
         with self.lock:
             if not self.closed:

@@ -29,8 +29,8 @@ _known: WeakSet[Any] = WeakSet()  # samplers of a warning
 def warn_of_samplers() -> None:
     """Warn if such a sampler asks for the length or an iterator of a share.
 
-    A sampler refers to the dataset, not the dataset to a sampler: it is looked for
-    among the callers. There is one warning a sampler.
+    The dataset does not know its samplers, so the callers' frames are searched. Each
+    sampler is warned of once.
     """
     if "torch.utils.data" not in sys.modules:
         return

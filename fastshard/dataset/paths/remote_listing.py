@@ -331,7 +331,7 @@ def _match_folders(
 def may_be_folder(url: Url) -> bool:
     """Return whether a URL may be of a folder; it names no files and is not a pattern.
 
-    The hub's own listing reports a name of no dataset, and that it must not be asked.
+    The hub's own listing reports unknown datasets and offline mode.
     """
     path = url.base.partition("://")[2]
     if url.scheme == "hf" and (

@@ -889,14 +889,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _usual_fields(self) -> frozenset[str] | None:
         """Return the fields that samples need for batches; None: any.
 
-        Those that most samples have, where no stage names fields.
+        Without named fields, those of most samples.
         """
         return None
 
     def _is_skippable(self, error: Exception) -> bool:
         """Return whether bad data of one sample can cause an error.
 
-        A field that no sample has is a mistake of the caller's.
+        A field absent from all samples is the caller's error.
         """
         if isinstance(error, FieldNotFoundError):
             absence = self._find_absence(error.name)
@@ -920,7 +920,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _fetch(self, positions: Sequence[int]) -> list[Any]:
         """Return unmapped samples by position, with their bytes in memory.
 
-        The items of a combined dataset are to be passed to its `_finish` only.
+        Pass items of a combined dataset only to its `_finish`.
         """
         return list(self.get_many(positions))
 

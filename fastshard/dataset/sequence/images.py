@@ -274,8 +274,8 @@ class ImageSample(WrappedSample):
     def decode_into(self, rows: Mapping[str, NDArray[Any] | None]) -> ImageSample:
         """Return the sample with its pictures decoded.
 
-        This one may be kept by a mapped function, and must not refer to the rows, which
-        are written again.
+        A mapped function may keep the sample, so it must not refer to the rows, which
+        are reused.
 
         Parameters
         ----------
