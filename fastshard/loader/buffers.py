@@ -22,7 +22,7 @@ class BufferPool:
     """Memory of a loader's batches by field.
 
     Each array has a lease of its own: a user who keeps the labels of a batch keeps no
-    pictures. Memory that nothing refers to any more is lent again.
+    pictures. Unreferenced memory is reused.
     """
 
     def __init__(self, spare: int, allocate: Allocate | None = None) -> None:

@@ -186,8 +186,8 @@ class ImageReader:
     ) -> NDArray[Any] | None:
         """Decode a plain JPEG straight into the row.
 
-        None: it is not plain, or the row does not fit, or the decoder refuses it; the
-        row may have been written.
+        None if the picture is not plain, the row does not fit, or the decoder refuses;
+        the row may be overwritten.
         """
         shape = plain_shape(view, self._channels, self._max_pixels)
         if shape is None:
@@ -312,7 +312,7 @@ class _Picture:
     def factor(self) -> int:
         """Return the largest of 1, 2, 4, 8 by which the crop stays the target's size.
 
-        The box becomes that of the smaller picture.
+        Scales the box to the smaller picture.
         """
         if self._box is None or self._options.size is None:
             return 1

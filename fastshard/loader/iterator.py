@@ -39,8 +39,9 @@ class LoaderIterator(Iterator[T_co]):
     """Iterator over the batches of one epoch, made ahead by threads.
 
     ``iter(loader)`` makes it. At its first ``next`` it begins where the loader is then,
-    and starts its threads. They end when it is exhausted, closed or deleted, at ctrl-C
-    in ``next``, and at interpreter exit: each after its current sample or read.
+    and starts its threads. The threads end after their current sample or read when the
+    iterator is exhausted, closed or deleted, at ctrl-C in ``next``, and at interpreter
+    exit.
 
     After a fork the child continues with its own threads; the parent keeps its own.
     """

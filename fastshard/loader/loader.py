@@ -175,8 +175,8 @@ class Loader(Iterator[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were returned.
 
-        Those of the iteration that returned a batch last. The state of one that was
-        exhausted has ``"finished"``: a loader continues with the next epoch.
+        They are those of the iteration that returned the last batch. An exhausted
+        iteration's state has ``"finished"``: a loader continues with the next epoch.
 
         Returns
         -------
@@ -267,9 +267,9 @@ class Loader(Iterator[T_co]):
     def replay(self, n: int) -> Iterator[T_co]:
         """Iterate `n` times over the batches that are made ahead, without reading.
 
-        Those of ``next(loader)``. The threads make these batches first, and are idle
-        afterwards: a training loop then takes the time that it would take with the
-        fastest loader. The loader's position does not change.
+        Those of ``next(loader)``. The threads make these batches first and then idle:
+        the training loop runs as with an infinitely fast loader. The loader's position
+        does not change.
 
         Yields
         ------

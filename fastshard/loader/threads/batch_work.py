@@ -93,7 +93,7 @@ class BatchSteps:
     """The steps that make batches of a source, with the handling of errors.
 
     They never raise: errors are kept in the batch. Several threads may prepare chunks
-    of one batch, and all other steps are taken by one.
+    of a batch; one thread takes all other steps.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class BatchSteps:
     ) -> list[Any]:
         """Fetch the halves of a range that failed, and so on to single samples.
 
-        If neither half can be fetched from a server that may recover, all fail: each
-        attempt takes the time limit of a request.
+        If both halves fail at a server that may recover, all samples fail: each attempt
+        takes a request's time limit.
         """
         if stop - start == 1:
             work.failures[start - work.start] = error

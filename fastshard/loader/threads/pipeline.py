@@ -60,10 +60,10 @@ def running_pipeline() -> Pipeline | None:
 class Pipeline:
     """Threads and the batches between them and the consumer.
 
-    Threads refer to it, and it does not refer to its loader, which stops it when it is
-    garbage. Threads claim chunks of the oldest unfinished batch first. Batches are made
-    in memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the
-    last one.
+    Threads refer to it; it has no reference to its loader, whose finalizer stops it.
+    Threads claim chunks of the oldest unfinished batch first. Batches are made in
+    memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the last
+    one.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Pipeline:
     def _is_direct(self) -> bool:
         """Return True if the consumer makes all batches: threads would be idle.
 
-        A batch of arrays is stacked sooner than it is handed over by a thread.
+        Stacking a batch of arrays is faster than handing it over between threads.
         """
         return (
             self._is_prepared

@@ -52,7 +52,7 @@ class FailedRows:
     def _probe(self, work: BatchWork) -> Any:
         """Return the fields of a later batch with a good row, without rows; or None.
 
-        The batches that are made for it are dropped.
+        Drops the batches made for it.
         """
         total = len(self._steps.source)
         last = min(total, work.stop + MAX_PROBED * work.rows)
