@@ -161,7 +161,7 @@ class RemoteFile:
     def flight_bytes(self) -> int:
         """Return the bytes that all connections transfer in two round trips.
 
-        0 for a server so near that they are few.
+        0 for a server with low latency.
         """
         meter = self.meter
         if meter.latency < NEAR:

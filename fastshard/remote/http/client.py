@@ -439,7 +439,7 @@ def _drain(response: Any, deadline: Deadline) -> bytes:
 def _read_message(response: Any, deadline: Deadline) -> bytes:
     """Return the start of a refusal's body, or b"" if it does not arrive soon.
 
-    S3 sends it in chunks.
+    S3 sends chunked bodies.
     """
     end, message = deadline.at, b""
     deadline.at = min(end, time.monotonic_ns() + int(MESSAGE_SECONDS * 1e9))
