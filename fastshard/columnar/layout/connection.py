@@ -105,9 +105,9 @@ def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
 def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnection]:
     """Open read-only connections, in transactions on the same state of the index.
 
-    No file changes but those of SQLite's bookkeeping: after a writer was killed an
-    ``-shm`` file may stay. If the directory is not writable and no process has the
-    index open, or its file system has no shared mappings, it is read as it is now.
+    Only SQLite's bookkeeping files change: after a writer was killed an ``-shm`` file
+    may stay. If the directory is not writable and no process has the index open, or its
+    file system has no shared mappings, it is read as it is now.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)

@@ -83,7 +83,7 @@ class FieldReader:
     def find(self, sample_id: str, copy: bool) -> tuple[Arrays, Metadata] | None:
         """Return a sample from `samples`, or None if SQL has to look it up.
 
-        A bad row is left to SQL, whose errors name its fault.
+        Bad rows are read by SQL, for its errors.
         """
         try:
             found = self._read(sample_id, self._columns, copy)
@@ -290,7 +290,7 @@ class RowLookup:
     def _note_lookups(self, count: int) -> None:
         """Count lookups by SQL; load all rows once that costs less.
 
-        Errors are dropped: the caller's own samples were found.
+        Errors are dropped: the caller's samples were found.
         """
         self._lookups += count
         if self._lookups < self._load_at or self.samples is not None:

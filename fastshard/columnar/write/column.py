@@ -202,8 +202,8 @@ class Column:
     def adopt(self, number: int) -> None:
         """Add a pending record for a foreign shard, if it may be appended to.
 
-        Nothing may be appended before that record is committed: rows of other
-        programs find members by name, and would find the new ones.
+        Append nothing before that record is committed: rows of other programs find
+        members by name, and would find new ones.
         """
         record = self.find_end(number)
         if record is not None:

@@ -124,7 +124,7 @@ def _add_version(cursor: sqlite3.Cursor) -> None:
 def add_identities(cursor: sqlite3.Cursor, name: str) -> None:
     """Give the rows of a packed field the samples' identities.
 
-    Values that are not rows stay as they are: they have no identity either.
+    Invalid values stay unchanged, without an identity.
     """
     row = quote_name(row_column(name))
     shard, offset = quote_name(f"{name}_shard"), quote_name(f"{name}_offset")

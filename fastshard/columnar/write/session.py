@@ -302,8 +302,7 @@ class WriterSession:
     def close_dropped(self) -> None:
         """Close a session dropped without `close`, with a warning.
 
-        Its samples are stored: each is there completely. Those that cannot be stored
-        are the loss.
+        Its samples are stored whole; the others are reported as lost.
         """
         count = self.pending.unflushed
         try:
