@@ -27,8 +27,8 @@ __all__ = ["install", "uninstall"]
 class CachedReader(Reader):
     """Base of readers of files that mosaicml-streaming downloads and evicts.
 
-    A raw file that is missing is a FileNotFoundError at each read, on which the dataset
-    downloads or decompresses it.
+    A missing raw file raises FileNotFoundError at each read: the dataset then downloads
+    or decompresses it.
 
     Attributes
     ----------

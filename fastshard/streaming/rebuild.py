@@ -75,8 +75,8 @@ def rebuild_index(dirname: str | os.PathLike[str]) -> str:
 
     Each MDS file and each meta file holds columns, compression and hashes for the
     index; sizes and hashes are those of the files as they are now. For files as a
-    writer left them it is the writer's index, byte for byte. The shards are those that
-    are there, in the order of their numbers; directories below are left out.
+    writer left them it is the writer's index, byte for byte. The index lists the
+    existing shards in the order of their numbers; subdirectories are left out.
 
     Parameters
     ----------

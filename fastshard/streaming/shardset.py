@@ -345,7 +345,7 @@ class StreamSet(ShardSet):
 def split_roots(roots: Sequence[str]) -> tuple[str, list[str]]:
     """Return the common directory of several, and their paths below it.
 
-    Of URLs the directory has their query.
+    The directory of URLs keeps their query.
     """
     if not is_remote(roots[0]):
         paths = list(map(os.path.abspath, roots))

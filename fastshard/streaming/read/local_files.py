@@ -73,9 +73,8 @@ def set_up_local(
 ) -> int:
     """Bring the files of a shard to a consistent state.
 
-    A kind of which files are missing is removed if the other kind is whole. Compressed
-    files beside whole raw ones are removed unless they are to be kept. The only copy
-    stays.
+    An incomplete kind is removed if the other kind is whole. Compressed files beside
+    whole raw ones are removed unless they are to be kept. The only copy stays.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if file[0] in listing]
@@ -98,9 +97,8 @@ def set_up_local(
 def evict(shard: LocalShard, *, force: bool = False) -> int:
     """Remove the files of a shard that exist.
 
-    Raw files of a compressed shard from which compressed ones are missing are its only
-    copy, for they cannot be decompressed again: they stay, and so do compressed files
-    of which there is no raw one.
+    Raw files stay if compressed ones are missing, for they are the only copy; so do
+    compressed files without a raw one.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if os.path.lexists(file[0])]
