@@ -46,8 +46,8 @@ class SampleBatch(Generic[T]):
 
     ``batch.image`` is one array ``[samples, *shape]`` where all values are arrays of
     one shape, else a list with a value for each sample. A field is read when it is
-    first requested: straight from the shards, without the other fields. Fields whose
-    names are those of attributes are had by ``batch["samples"]``.
+    first requested: straight from the shards, without the other fields. A field with
+    the name of an attribute is ``batch["samples"]``.
 
     Parameters
     ----------

@@ -895,7 +895,7 @@ class Dataset(BaseDataset[T]):
     def fields(self) -> Fields:
         """The fields that conditions of `query` and `where` compare.
 
-        Any name without a sample type.
+        Without a sample type, any name.
 
         Examples
         --------
@@ -1595,7 +1595,7 @@ class Dataset(BaseDataset[T]):
     def content_metadata(self) -> Any:
         """The argument ``content_metadata=`` of `write_samples`: a sample or a dict.
 
-        None if the dataset was not written by this process; it may be set.
+        None unless this process wrote the dataset; settable.
         """
         return self._content_metadata
 

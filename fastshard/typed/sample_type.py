@@ -371,7 +371,7 @@ def planted_init(cls: type) -> Callable[..., None]:
 def plant_equality(cls: type) -> None:
     """Replace the equality of dataclasses by that of samples.
 
-    A class that is built a second time, for its slots, was given the first one's.
+    A class rebuilt for its slots has the equality of the first one already.
     """
 
     def __eq__(self: Any, other: object) -> Any:  # noqa: N807
@@ -398,8 +398,8 @@ def plant_equality(cls: type) -> None:
 def generated_init(cls: type) -> Any:
     """Return the generated `__init__`, replaced by a planted one.
 
-    It is that of a dataclass without fields of its own that inherits those of `cls`:
-    no code of the class itself, as `__init_subclass__`, runs.
+    Generated on a dataclass that inherits the fields of `cls`, so that no code of the
+    class runs, such as `__init_subclass__`.
     """
     params = cls.__dataclass_params__  # type: ignore[attr-defined]
     if not params.init:

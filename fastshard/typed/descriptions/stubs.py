@@ -61,7 +61,7 @@ class StubFolder:
     def import_path(self, structure: Structure, ref: str) -> str:
         """Return the import name of a schema's module.
 
-        It holds where the folder is in ``sys.path``.
+        Requires the folder in ``sys.path``.
         """
         path = self.path_of(structure, ref)
         return f"{path.parent.name}.{path.stem}"

@@ -72,7 +72,7 @@ def latest_version(versions: Iterable[str]) -> str | None:
 def next_patch(versions: Iterable[str]) -> str:
     """Return the version after the latest: its patch + 1; ``"1.0.0"`` is the first.
 
-    Versions that are not semantic ones do not count.
+    Versions that are not semantic are ignored.
     """
     parsed = []
     for each in versions:

@@ -45,7 +45,7 @@ class ValueType(NamedTuple):
     def is_like(self, other: ValueType) -> bool:
         """Return whether values of both types are the same.
 
-        A dtype that is only claimed is like itself, and like none.
+        A claimed dtype equals itself, and an absent dtype.
         """
         if self.kind != other.kind:
             return False

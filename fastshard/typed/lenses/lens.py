@@ -343,7 +343,7 @@ def _enclosing_names(get: Callable[..., Any]) -> dict[str, Any]:
 def _local_names() -> dict[str, Any]:
     """Return the variables of the functions that enclose a lens, inner ones first.
 
-    They are those of the calling frames of one module.
+    Of the calling frames in the same module.
     """
     package = __name__.rpartition(".")[0]
     frame: FrameType | None = sys._getframe(1)

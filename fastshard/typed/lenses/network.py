@@ -41,11 +41,10 @@ class HeldLenses(dict[int, AnyLens]):
 class LensNetwork:
     """The lenses of this process, by their source and view types.
 
-    There is one: ``LensNetwork() is LensNetwork()``. `fastshard.typed.lens` registers
-    in it, `typed.Dataset.as_type` looks up.
+    A singleton: ``LensNetwork() is LensNetwork()``. `fastshard.typed.lens` registers in
+    it, `typed.Dataset.as_type` looks up.
 
-    Types are held weakly: a lens lives in the one of its types that was made later, and
-    ends with it.
+    Types are held weakly: a lens lives as long as the later of its two types.
 
     Examples
     --------

@@ -123,17 +123,7 @@ TYPES: dict[str, type[Aggregate]] = {
 
 
 def create_aggregate(kind: AggregateKind | str) -> Aggregate:
-    """Return an empty aggregate.
-
-    Parameters
-    ----------
-    kind : "categorical", "numeric" or "set"
-
-    Raises
-    ------
-    ValueError
-        The kind is unknown.
-    """
+    """Return an empty aggregate."""
     if kind not in TYPES:
         raise ValueError(f"Unknown aggregate kind: {kind!r}")
     return TYPES[kind]()

@@ -67,16 +67,6 @@ def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
 
     Those that are marked with `ManifestField`; of others str and bool as categorical,
     int and float as numeric, lists as sets.
-
-    Parameters
-    ----------
-    sample_type : type
-        A packable class.
-
-    Raises
-    ------
-    TypeError
-        The type is not a dataclass.
     """
     if not isinstance(sample_type, type) or not dataclasses.is_dataclass(sample_type):
         raise TypeError(f"expected a packable class, got {sample_type!r}")

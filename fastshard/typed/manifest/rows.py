@@ -117,7 +117,7 @@ class ParquetTable:
     def text(self, name: str) -> tuple[bytes, bytes] | None:
         """Return a column of text joined, and the end of each value, as int32.
 
-        None for columns that are stored otherwise.
+        None for columns in another form.
         """
         column = self._read(name)
         if column.num_chunks != 1 or str(column.type) != "string" or column.null_count:

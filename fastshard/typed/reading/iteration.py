@@ -34,19 +34,6 @@ class FilteredIterator(Iterator[Any]):
 
     Implements `SampleIterator`. Where it reads all samples, the filter needs no other
     evaluation.
-
-    Parameters
-    ----------
-    selection : SampleFilter
-    stages : tuple of callable
-        The mapped functions after the filter.
-    samples : SampleIterator
-        Over the unfiltered dataset.
-    describe : callable or None
-        ``describe(done, skipped)`` returns a state.
-    on_error : ErrorHandler, optional
-        For errors of the filter and of mapped functions; positions are those of the
-        unfiltered dataset.
     """
 
     def __init__(
@@ -213,11 +200,6 @@ class Iteration(Iterator[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the latest iteration.
-
-        Returns
-        -------
-        dict
-            JSON values, for `Dataset.iter` and `Dataset.resume`.
 
         Examples
         --------

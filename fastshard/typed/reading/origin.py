@@ -31,7 +31,7 @@ class SampleOrigin(Protocol):
     def packed(self) -> FieldDataset[Any]:
         """Return them as a dataset of fields, in shards that are opened at first use.
 
-        A filter is evaluated.
+        Evaluates a filter.
         """
         ...
 

@@ -87,5 +87,5 @@ class TargetStore(Protocol):
     def _shard_target(self, prefix: str) -> AbstractContextManager[ShardTarget]:
         """Return the target of new shards; all are stored when it ends.
 
-        After an exception, what is not stored is dropped.
+        After an exception, unstored shards are dropped.
         """

@@ -241,7 +241,7 @@ class BucketTarget:
     def publish(self, path: str, digest: str) -> str:
         """Upload a shard, its index and its manifest; return the shard's URL.
 
-        Waits for the upload before.
+        Waits for the previous upload.
         """
         self.wait()
         url = f"{self._folder}/{os.path.basename(path)}"
