@@ -89,7 +89,7 @@ def compare_number(
 ) -> Bounds:
     """Compare with the least and the largest value.
 
-    Rows with None are not counted. NaN is counted, but only the mean shows it.
+    Rows with None are not counted. NaN is counted, and visible only in the mean.
     """
     if value is None:
         return null_bounds(op, aggregate["count"], count)
@@ -122,7 +122,7 @@ def compare_number(
 def null_bounds(op: str, known: int, count: int) -> Bounds:
     """Compare with None; `known` of `count` rows are not None.
 
-    NaN is counted, and is found as None is.
+    NaN is counted, and matches like None.
     """
     return Bounds(some=True, every=known == 0) if op == "eq" else UNKNOWN
 
@@ -145,7 +145,7 @@ def find_value(value: Any, counts: Mapping[str, int], count: int) -> Bounds:
 def has_text(value: Any, texts: Iterable[str]) -> bool:
     """Return whether one of several texts may be a value's.
 
-    Numbers are equal that are written differently: 1, 1.0 and True.
+    Equal numbers have several texts: 1, 1.0 and True.
     """
     if isinstance(value, str):
         return value in texts

@@ -109,13 +109,6 @@ class Predicate:
     def select(self, rows: ColumnReader) -> list[bool]:
         """Return whether each row meets the condition.
 
-        Raises
-        ------
-        KeyError
-            The rows do not have a field.
-        TypeError
-            A field's values are not comparable.
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -252,11 +245,6 @@ class FieldProxy:
     def isin(self, values: Iterable[Any]) -> Predicate:
         """Return the condition that the field is one of several values.
 
-        Raises
-        ------
-        TypeError
-            `values` is one str.
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -302,15 +290,7 @@ def as_predicate(value: Any) -> Predicate:
 
 
 class Fields:
-    """The queryable fields of a type, as attributes.
-
-    Parameters
-    ----------
-    names : iterable of str, optional
-        The fields; None: any name is one.
-    title : str
-        Shown by repr.
-    """
+    """The queryable fields of a type, as attributes."""
 
     def __init__(self, names: Iterable[str] | None, title: str) -> None:
         self._names = None if names is None else tuple(names)
