@@ -225,9 +225,9 @@ class Index:
     ) -> _IndexEntry:
         """Write samples to shards of a data store and add an entry for them.
 
-        The schema is published if there is none like it. The entry is added last:
-        nothing names the shards of a call that failed. On the network a label follows,
-        also last.
+        The schema is published unless an equal one exists. The entry is added last:
+        after a failure no entry names the shards. On the network a label follows, also
+        last.
 
         Parameters
         ----------
@@ -460,7 +460,7 @@ class Index:
     ) -> DatasetEntry:
         """Add an entry for the shards of a dataset to the repository "local".
 
-        Nothing is copied, also if there is a data store.
+        Copies nothing, even with a data store.
 
         Parameters
         ----------

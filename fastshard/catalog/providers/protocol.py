@@ -618,7 +618,7 @@ class IndexProvider(ABC):
     ) -> list[tuple[str, str, str]]:
         """Return the lenses from one schema, or from one to another.
 
-        Lenses whose JSON is damaged lead nowhere.
+        Lenses with damaged JSON are left out.
 
         Parameters
         ----------
