@@ -387,7 +387,7 @@ class Atmosphere:
     def _refresh(self, expired: Session) -> Session:
         """Return a session with new tokens; one thread makes it.
 
-        The threads that wait for it fail as it does.
+        Waiting threads get its error.
         """
         asked = time.monotonic()
         with self._lock.lock:

@@ -58,7 +58,7 @@ def list_collection(
 def forget_collection(client: Atmosphere, collection: str) -> None:
     """Drop the listing of a collection of the own account.
 
-    For a record that was written under a key of the caller's.
+    For a record written under the caller's own key.
     """
     _LISTINGS.get(client, {}).pop((collection, client.did), None)
 

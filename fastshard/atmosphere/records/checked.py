@@ -320,7 +320,7 @@ class RecordPart:
     def _keep(self, name: str, fields: RecordFields) -> None:
         """Keep the stored form of a field, to write it again unchanged.
 
-        That of a field that is absent, too.
+        Also of an absent field.
         """
         value = copy.deepcopy(getattr(self, name))  # which the caller may change
         self._stored[name] = value, fields.get(self._key_of(name))

@@ -124,8 +124,7 @@ def _pack(metadata: dict[str, Any]) -> bytes:
 def _lengthen(body: bytes) -> bytes:
     """Return a map's body with a longer header for its first key.
 
-    By one byte, which the two headers of a large map do not give; or by two, with the
-    longer of which the length is right, too.
+    By one byte, which the two headers of a large map cannot give, or by two.
     """
     first = body[0]
     if first == STR16:
