@@ -1,6 +1,6 @@
 """MDS, JSON and XSV shards as targets of a conversion.
 
-Rows are written as they come, so that memory does not grow with a shard.
+Rows are written at once: memory does not grow with a shard.
 """
 
 from __future__ import annotations
