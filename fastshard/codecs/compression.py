@@ -365,8 +365,7 @@ def _decompress_br(
 ) -> Iterator[bytes]:
     """Decompress br by cramjam, which ignores bytes behind the stream.
 
-    There are none if the data without their last byte are not a whole stream; to find
-    out, they are decompressed twice.
+    Checked by a second decompression, without the last byte: it must fail.
     """
     cramjam = import_library("cramjam", "cramjam", "br")
     data = b"".join(chunks)

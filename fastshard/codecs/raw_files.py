@@ -147,7 +147,7 @@ def _store_somewhere(
 ) -> str | OSError:
     """Write a raw file to its place, else to the cache; return its path.
 
-    If neither can be written to, the error of its own place is returned.
+    If both are read-only, returns the error of the first.
     """
     try:
         store_raw(path, pieces, raw, validate_hash, check_wanted)
@@ -291,7 +291,7 @@ def _place_in_cache(
 ) -> str:
     """Return the path of a raw file in a cache, by the version of the compressed one.
 
-    The file's own hashes tell versions apart, too: times may be those of a copy.
+    Hashes of the file are part of the version: times may be those of a copy.
     """
     version = (
         os.path.realpath(zip_path),
