@@ -169,8 +169,8 @@ def _rename_new(temporary: str, path: str) -> None:
 def _rename_with_claim(temporary: str, path: str) -> None:
     """Rename a file to a new path on a file system without hard links.
 
-    A hidden ``.claim`` file keeps other processes out meanwhile. If a killed process
-    left one, the path counts as existing.
+    A hidden ``.claim`` file excludes other processes. If a killed process left one, the
+    path counts as existing.
     """
     folder, last = os.path.split(path)
     claim = os.path.join(folder, f".{last[:200]}.claim")

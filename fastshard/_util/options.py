@@ -96,9 +96,9 @@ def near_names(
 def spell(name: str, like: str) -> list[str]:
     """Return variants of a name, itself the first.
 
-    Its extension or folder is left out; a number also gets the folder of `like`, with
-    as many digits as `like` has and without leading zeros. A number at the end gets as
-    many digits as that of `like`.
+    Without extension or folder; a number also with the folder of `like`, as many digits
+    as `like`, and without leading zeros. A final number gets as many digits as that of
+    `like`.
     """
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]

@@ -90,7 +90,7 @@ def report_dropped(writer: Watched) -> None:
 def report_ended(writer: Watched, cause: type[BaseException]) -> None:
     """Warn of the loss at the end of a ``with``, unless the user sees the exception.
 
-    An exit, an interrupt, and the end of a generator or a task are not seen.
+    The user does not see an exit, an interrupt, or the end of a generator or task.
     """
     if not issubclass(cause, Exception) and _writers.pop(id(writer), None) is not None:
         warn_of(writer._find_loss(), cause)
