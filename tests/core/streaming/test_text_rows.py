@@ -94,7 +94,7 @@ def test_json_that_json_loads_refuses_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null"])
 def test_a_json_row_is_an_object(text):
-    with pytest.raises(FormatError, match="no JSON object"):
+    with pytest.raises(FormatError, match="not a JSON object"):
         decode_json(text.encode())
 
 
