@@ -25,7 +25,7 @@ cdef class FieldShard(Shard):
 
     A subclass has `with_source`, which returns a handle on the same bytes, and finds
     records and the places of fields in them. Of large records in mapped files only the
-    heads and the requested fields are read.
+    heads and the fields asked for are read.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -58,7 +58,7 @@ cdef class FieldShard(Shard):
         return -1
 
     cdef list columns_of(self, tuple names):
-        """Return the numbers of the named fields that exist."""
+        """Return the numbers of the named fields that there are."""
         raise NotImplementedError
 
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
@@ -70,7 +70,7 @@ cdef class FieldShard(Shard):
         return False
 
     cdef uint64_t head_size(self) noexcept:
-        """Return the size of the head of a large record, which gives fields' places."""
+        """Return the size of the head of a large record, which tells fields' places."""
         return 0
 
     cdef object read_record(

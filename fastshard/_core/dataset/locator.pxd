@@ -23,7 +23,7 @@ cdef class SampleLocator:
     cdef list samples              # SamplesBase or None, by shard
     cdef bytearray used
     cdef object open_shard
-    cdef SampleDecoder decoder     # of the results of `at`; None: samples
+    cdef SampleDecoder decoder     # of what `at` returns; None: samples
     cdef SampleLocator copy(self)
     cdef Py_ssize_t wrap(self, Py_ssize_t i) except -1
     cdef Py_ssize_t find_shard(self, Py_ssize_t i) noexcept
