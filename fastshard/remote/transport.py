@@ -129,7 +129,7 @@ class Transport(Protocol):
         """Read a range and copy parts of it to their destinations."""
 
     def begin(self, url: Url, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to a `ReadLoop`; return False if it does not fit."""
+        """Give a range read to a `ReadLoop`; return False if it is not for one."""
         ...
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:

@@ -61,7 +61,7 @@ def is_right(file, extents=EXTENTS) -> bool:
 
 @pytest.fixture
 def looped(monkeypatch):
-    """Return the list of results of `FastHttp.begin`."""
+    """Return the list of what `FastHttp.begin` returned."""
     returned = []
     begin = FastHttp.begin
 

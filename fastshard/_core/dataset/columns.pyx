@@ -152,7 +152,7 @@ cdef object make_column(
 ):
     """Return an array ``[count, *shape]`` of items; set `out` to its memory.
 
-    None: the memory of `allocate` is strided; its caller fills it.
+    None: what `allocate` returned is strided, and its caller fills it.
     """
     cdef uint64_t nbytes = <uint64_t> count * item
     cdef uint64_t size
@@ -168,7 +168,7 @@ cdef object make_column(
     size = buffer.len
     PyBuffer_Release(&buffer)      # the array, which is returned, keeps it
     if size != nbytes:
-        raise ValueError(f"{size:,} bytes do not fit an array of {shape}")
+        raise ValueError(f"{size:,} bytes are no array of {shape}")
     return made
 
 

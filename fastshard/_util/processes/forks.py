@@ -82,7 +82,7 @@ def _prepare() -> None:
 
 
 def _reset() -> None:
-    for owner in list_members(_owners):  # first: resets take locks
+    for owner in list_members(_owners):  # first: what is reset takes locks
         owner.renew_lock()
     for each in list_members(_aware):
         each.reset_after_fork()

@@ -160,7 +160,7 @@ class HttpClient:
         """Request a whole object of any size; return ``receive(response)``."""
         deadline = Deadline(self.settings.timeout)
 
-        is_extended = False  # only once: a server may break off each attempt
+        is_extended = False  # once: a server may break off each attempt
 
         def extend_and_receive(response: RangeResponse) -> T:
             nonlocal is_extended
@@ -220,7 +220,7 @@ class HttpClient:
         receive: Callable[[RangeResponse], T],
         whole: bool,
     ) -> tuple[T] | None:
-        """Send a request by the fast path; return None if urllib3 must send it."""
+        """Send a request by the fast path; return None if urllib3 is to send it."""
         begun, target = time.monotonic(), self._first_of(url.normalized)
         if url.normalized in self._targets or origin_of(target) not in self._common:
             return None

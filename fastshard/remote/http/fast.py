@@ -214,11 +214,11 @@ class HttpLoop(ForkAware):
         self._loop.begin_wait()
 
     def end_wait(self) -> None:
-        """End the wait of `begin_wait`."""
+        """End what `begin_wait` began."""
         self._loop.end_wait()
 
     def cancel(self, exchange: RangeExchange) -> None:
-        """Cancel an exchange soon."""
+        """End an exchange soon."""
         self._loop.cancel(exchange)
 
     def before_fork(self) -> None:
@@ -315,7 +315,7 @@ class FastHttp:
         self._numbers = itertools.count()
 
     def begin(self, url: str, expected: ObjectInfo, read: LoopedRead) -> bool:
-        """Give a range read to the loop; return False if it does not fit.
+        """Give a range read to the loop; return False if it is not for the loop.
 
         It is for ranges of plain servers with a known address.
         """

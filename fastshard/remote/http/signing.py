@@ -27,7 +27,7 @@ class SignedUrls:
         self._locks: dict[str, threading.Lock] = {}  # one call for a URL at a time
 
     def renew(self, url: Url, refused: RemoteError, sent: str) -> bool:
-        """Return whether there is a newer URL than the refused one."""
+        """Return whether there is another URL than the refused one, which was sent."""
         if self._sign is None or not _is_refusal(refused):
             return False
         with self._locks.setdefault(url.normalized, threading.Lock()):

@@ -49,7 +49,7 @@ def cmd_query(
             raise UsageError(f"{FLAGS[name]} is an option of tar shards: leave it out")
         return others(args)
     if args.columns != "id,meta_json":
-        raise UsageError("--columns is an option of columnar datasets")
+        raise UsageError("--columns are those of columnar datasets")
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.manifest.query import locate
 
