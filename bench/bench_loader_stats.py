@@ -1,4 +1,4 @@
-"""Statistics of loaders: verdicts under throttles, and what statistics cost.
+"""Statistics of loaders: verdicts under throttles, and cost of statistics.
 
 pytest bench/bench_loader_stats.py
 

@@ -114,7 +114,7 @@ SINGLE = {
     "static": {"fastshard_views": 60},
     "blob": {"fastshard": 20, "fastshard_views": 80},
 }
-ONE_VALUE = (TEXTS, BLOBS)  # what stores of bytes hold, too
+ONE_VALUE = (TEXTS, BLOBS)  # values for stores of bytes, too
 FAST = (by.reader, by.reader_of_views, by.decoded, by.bagz)
 
 

@@ -27,7 +27,7 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 >>> shard.names[0], shard.sizes[0]
 ('000000.npy', np.uint64(144))
 
-The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` and
+The examples of methods continue from here, with `fastshard`, `np`, `ds`, `sample` and
 `shard`. Other packages: `fastshard.columnar` (arrays by field under one index),
 `fastshard.streaming` (MDS), `fastshard.typed` (objects), `fastshard.adapters` (torch,
 JAX, Ray), `fastshard.formats.decoders`, `fastshard.errors`.

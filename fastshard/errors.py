@@ -1,8 +1,8 @@
 """Exceptions and warnings of fastshard.
 
 Each exception derives from `FastshardError` and from the builtin that a caller would
-expect: what is not found from `KeyError` or `FileNotFoundError`, damaged bytes from
-`ValueError`, what the network refuses from `OSError`. An `OSError` of the operating
+expect: missing things from `KeyError` or `FileNotFoundError`, damaged bytes from
+`ValueError`, refusals of the network from `OSError`. An `OSError` of the operating
 system is passed on unchanged. Exceptions pickle, and keep facts as attributes.
 
 Examples
@@ -213,7 +213,7 @@ class RecordError(FormatError):
     ----------
     reason : str
     path : str
-        The record's address; ``""`` for one that has none yet.
+        The record's address; ``""`` before it is written.
     offset : int
         0.
     field : str or None
@@ -342,7 +342,7 @@ class MemberNotFoundError(FastshardError, KeyError):
     def near(self) -> tuple[str, ...]:
         """Similar names, the best first.
 
-        They are looked for when they, or the error's text, are first asked for: code
+        They are looked for when they, or the error's text, are first requested: code
         that catches the error does not wait.
         """
         if callable(self._near):
@@ -713,7 +713,7 @@ class HandleNotFoundError(IdentityError, KeyError):
 class PublishError(FastshardError, OSError):
     """Publishing a dataset stopped after a part of it was made; it has no label.
 
-    Its ``__cause__`` is the error that stopped it. A later call makes what is missing.
+    Its ``__cause__`` is the error that stopped it. A later call makes the rest.
 
     Attributes
     ----------
@@ -737,7 +737,7 @@ class PublishError(FastshardError, OSError):
 
 
 class SessionError(FastshardError, ValueError):
-    """There is no session of an account, or its text is none."""
+    """No session of an account, or an invalid exported session."""
 
 
 class AppViewError(FastshardError):

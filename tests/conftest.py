@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that skipped what it should not have."""
+    """Fail a run that skipped required tests."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("FASTSHARD_STRICT_SKIPS") != "1" or reporter is None:
         return
@@ -108,7 +108,7 @@ def make_tar(tmp_path: Path) -> MakeTar:
 
 @pytest.fixture
 def members() -> dict[str, bytes]:
-    """Three samples of two fields, and a member that is no sample."""
+    """Three samples of two fields, and a member outside of samples."""
     return {
         "000.jpg": b"\xff\xd8" + bytes(range(256)) * 3,
         "000.json": b'{"caption": "one"}',

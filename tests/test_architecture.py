@@ -10,7 +10,7 @@ import pytest
 
 from support.paths import TESTS, TREE
 
-ROOT = TREE / "fastshard"  # the sources, not what was installed
+ROOT = TREE / "fastshard"  # the sources, not the installed files
 SOURCES = sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd"))
 STUBS = sorted(ROOT.rglob("*.pyi"))
 COMPILED = sorted(p for p in ROOT.rglob("*") if p.suffix in (".pyx", ".pxd", ".h"))
@@ -44,7 +44,7 @@ FACE_LINES = 60  # without the docstring, which `help` shows
 # Without docstrings; above, the module's says why it is one extension module.
 FILE_LINES = 1000
 LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
-# Classes with one subclass that are no halves of it.
+# Classes with one subclass that are not halves of it.
 SINGLE_SUBCLASS = {
     "QueryError": "raised by itself",
     "IdentityError": "raised by itself",
@@ -196,7 +196,7 @@ def test_no_circle_among_modules():
 
 
 def find_circle(node_of, graph):
-    """Return a circle among the nodes of modules, or None; None is no node."""
+    """Return a circle among the nodes of modules, or None; None is not a node."""
     nodes = defaultdict(set)
     for module, others in graph.items():
         here = node_of(module)

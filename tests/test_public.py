@@ -33,7 +33,7 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREE = paths.TREE / "fastshard"  # the sources, not what was installed
+TREE = paths.TREE / "fastshard"  # the sources, not the installed files
 SOURCES = [p for p in TREE.rglob("*") if p.suffix in (".py", ".pyx", ".pxd", ".pyi")]
 in_a_source_tree = pytest.mark.skipif(not SOURCES, reason="no source tree")
 

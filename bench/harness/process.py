@@ -55,7 +55,7 @@ class Served:
         self._connection = connection
 
     def call(self, method: str, *args: Any) -> Any:
-        """Return what a method returns there; a failed import skips the bench."""
+        """Return the result of a method there; a failed import skips the bench."""
         self._connection.send((method, args))
         return self._receive()
 

@@ -51,7 +51,7 @@ def record(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(machine: Mapping[str, Any]) -> str:
-    """Return what runs that are compared have in common."""
+    """Return the common facts of compared runs."""
     name = machine["cpu"].get("brand_raw", machine["machine"])
     python = machine["python_version"].rpartition(".")[0]
     count = machine["cpu"]["count"]

@@ -21,7 +21,7 @@ STATS = ("min", "median", "rounds")
 
 
 def trim(run: Mapping[str, Any], part: str = "") -> dict[str, Any]:
-    """Return a run without what reports do not read."""
+    """Return a run without facts that reports do not read."""
     machine = run["machine_info"]
     return {
         "datetime": run["datetime"],

@@ -49,7 +49,7 @@ def write_vectors(folder: Path) -> None:
 
 
 def epoch_of(batches: Callable[[], Iterable[Any]]) -> Epoch:
-    """Return a function that reads all batches and sums what proves that it did."""
+    """Return a function that reads all batches and sums a proof of it."""
 
     def epoch() -> tuple[int, float]:
         count, total = 0, 0.0

@@ -216,7 +216,7 @@ class Store:
         return self.path("tars", write_tars)
 
     def keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned when it was called for the first time."""
+        """Return the result of the first call of `make`."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
@@ -247,7 +247,7 @@ def write_index(folder: Path, shards: Sequence[Index]) -> None:
 
 
 def config_of(kind: Kind, form: str) -> Index:
-    """Return what a shard's config and its entry in the index have in common."""
+    """Return the common entries of a shard's config and the index."""
     common: Index = {
         "version": 2,
         "format": form,

@@ -136,7 +136,7 @@ class Store:
         self._kept: dict[str, Any] = {}
 
     def keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns, made once."""
+        """Return the result of `make`, called once."""
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
@@ -201,7 +201,7 @@ def positions(count: int, reads: int) -> list[int]:
     return chosen
 
 
-# Shards with manifests. The payloads are no msgpack: a query that reads one fails.
+# Shards with manifests. The payloads are not msgpack: a query that reads one fails.
 
 
 def row_of(i: int) -> dict[str, Any]:

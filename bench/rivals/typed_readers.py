@@ -385,7 +385,7 @@ def write_upstream(folder: Path, rows: list[Fields]) -> list[str]:
     return [str(path)]
 
 
-# Queries over manifests: the keys that are found. Each opens what it reads.
+# Queries over manifests: the keys found. Each opens its files.
 
 Query = Callable[[Path], list[str]]
 

@@ -461,7 +461,7 @@ def bench_write(
     upstream=by.query_upstream,
 )
 def bench_query(benchmark: Any, folder: Path, read: by.Query, turn: int) -> None:
-    """Query manifests beside shards whose payloads are no msgpack."""
+    """Query manifests beside shards whose payloads are not msgpack."""
     tell_upstream(benchmark)
     expect(benchmark, "fastshard", "upstream", 20)
     expect(benchmark, "fastshard_QueryExecutor", "upstream", 20)

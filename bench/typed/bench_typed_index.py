@@ -262,7 +262,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def fill_redis(server: Any, count: int, labels: bool) -> Iterator[Store]:
-    """Store what atdata does, in a few pipelines."""
+    """Store rows as atdata does, in a few pipelines."""
     redis = import_module("redis")
     options = server.new()
     with (

@@ -1,1 +1,1 @@
-"""The compiled core: without policy, and without the GIL where it takes time."""
+"""The compiled core: no policy; long work releases the GIL."""

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of shards."""
+"""Helpers without knowledge of shards."""

@@ -40,7 +40,7 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             set_outcome = partial(future.set_result, work())
-        except StopIteration as error:  # a future does not take it
+        except StopIteration as error:  # a future refuses it
             failure = RuntimeError("the call raised StopIteration")
             failure.__cause__ = error
             set_outcome = partial(future.set_exception, failure)

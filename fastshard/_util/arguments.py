@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         """Print an error and the usage on stderr, and exit with status 2."""
         if message.startswith("the following arguments are required"):
             message = self._explain_missing(message)
-        with suppress(OSError):  # the status tells it, too
+        with suppress(OSError):  # the exit status tells it, too
             if sys.stderr is not None:
                 name = paint(f"{self.prog}:", "error", sys.stderr)
                 write_line(name, f" {message}", file=sys.stderr, sep="")
@@ -148,7 +148,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _explain_missing(self, message: str) -> str:
-        """Return a misspelt option's message rather than that of what it hides."""
+        """Return the message for a misspelt option in place of a consequent error."""
         for text in self.given:
             if text == "--":
                 break
@@ -160,7 +160,7 @@ class Parser(argparse.ArgumentParser):
         return message.replace("the following arguments are required", "missing")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise ArgumentError for a value that is none of the choices."""
+        """Raise ArgumentError for a value outside the choices."""
         choices = action.choices
         if choices is None or value in choices:
             return

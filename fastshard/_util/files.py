@@ -22,7 +22,7 @@ __all__ = [
     "wait_for_tick",
 ]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that writes raise unnamed
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of writes without a file name
 CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
 MAX_TICK = 20_000_000  # ns to wait, at most
 POLL_INTERVAL = 500_000  # ns
@@ -87,7 +87,7 @@ class AtomicFile:
 
     @contextmanager
     def _closed_file(self) -> Iterator[None]:
-        """Close the file; hold its lock until it is renamed, so that none sweeps it."""
+        """Close the file; hold its lock until the rename, against sweeps."""
         held = -1 if os.name == "nt" else os.dup(self.file.fileno())
         try:
             self.file.close()
@@ -136,7 +136,7 @@ def replace_file(
 
 
 def name_full_disk(error: OSError, path: str | os.PathLike[str]) -> None:
-    """Add the file's name to the error of a write to a full disk, which has none."""
+    """Add the file's name to the error of a write to a full disk."""
     if error.errno in FULL and error.filename is None:
         error.filename = os.fspath(path)
 
@@ -151,7 +151,7 @@ def _discard(file: BinaryIO, temporary: str, pid: int) -> None:
 
 
 def _rename_new(temporary: str, path: str) -> None:
-    """Rename a file; raise FileExistsError if the path exists, without a race."""
+    """Rename a file; raise FileExistsError if the path exists, atomically."""
     if os.name == "nt":
         os.rename(temporary, path)  # never replaces a file on Windows
         return
@@ -169,8 +169,8 @@ def _rename_new(temporary: str, path: str) -> None:
 def _rename_with_claim(temporary: str, path: str) -> None:
     """Rename a file to a new path on a file system without hard links.
 
-    A hidden ``.claim`` file keeps other processes out meanwhile. If a killed process
-    left one, the path counts as existing.
+    A hidden ``.claim`` file excludes other processes. If a killed process left one, the
+    path counts as existing.
     """
     folder, last = os.path.split(path)
     claim = os.path.join(folder, f".{last[:200]}.claim")

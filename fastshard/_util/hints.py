@@ -1,4 +1,4 @@
-"""Hints for errors: the calls to which an option or a name belongs."""
+"""Hints in errors: the right call for a misplaced option or name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
     "missing_name",
 ]
 
-SIMILAR = 0.77  # of names of options; "resampled" is not a misspelt "sampler"
+SIMILAR = 0.77  # of option names; "resampled" is not a misspelt "sampler"
 
 OPEN = "fastshard.open(...)"
 SHUFFLE = f"shuffle is a method, {OPEN}.shuffle(seed, epoch)"
@@ -67,7 +67,7 @@ SYNONYMS = {
     "predownload": ("ahead",),
 }
 
-# Options of other calls, ours and those of the same libraries: where they belong. A
+# Options of other calls, ours and those of the same libraries: their place. A
 # call that takes an option, or a synonym of it, does not look here.
 OPTIONS = {
     **dict.fromkeys(("shuffle", "seed", "epoch", "block", "shardshuffle"), SHUFFLE),
@@ -174,7 +174,7 @@ CALLS = {
 
 
 class MissingAttribute:
-    """Attribute that another library's datasets have: absent here, with a hint.
+    """Attribute of another library's datasets: absent here, with a hint.
 
     A class with `__getattr__` would have slower access to all of its attributes.
     """
@@ -191,7 +191,7 @@ class MissingAttribute:
 
 
 class HintingType(ABCMeta):
-    """Type of classes with all `MissingAttribute`, which `dir` and `help` leave out."""
+    """Metaclass with all `MissingAttribute`, which `dir` and `help` leave out."""
 
     def __init__(cls, name: str, bases: tuple[type, ...], *args: Any) -> None:
         super().__init__(name, bases, *args)
@@ -204,7 +204,7 @@ class HintingType(ABCMeta):
 
 
 def is_missing(cls: type, name: str) -> bool:
-    """Return whether a class has a hint instead of a method of this name."""
+    """Return whether a class has only a hint in place of a method."""
     for base in cls.__mro__:
         if name in vars(base):  # not getattr: it would raise
             return isinstance(vars(base)[name], MissingAttribute)
@@ -219,7 +219,7 @@ def missing_name(name: str, module: ModuleType) -> AttributeError:
 
 
 def explain_option(name: str, valid: Iterable[str]) -> str:
-    """Return where an argument belongs that a call does not take, or ``""``."""
+    """Return a hint on the call that takes an argument, or ``""``."""
     from difflib import get_close_matches  # takes 5 ms to import
 
     valid = list(valid)

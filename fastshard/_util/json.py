@@ -1,9 +1,9 @@
-"""JSON to objects, of untrusted bytes: the one place that calls `json` to parse.
+"""JSON parser for untrusted bytes: the only caller of `json` to parse.
 
 Documents (indexes, answers, schemas) are bounded, finite and text. Values of users are
-what Python's `json` writes: NaN, Infinity, halves of surrogate pairs. Of equal keys the
-last one counts. The parser of JSON indexes of tars, `fastshard._core.parse.json`, makes
-tables of extents without objects.
+any output of Python's `json`: NaN, Infinity, halves of surrogate pairs. Of equal keys
+the last one counts. The parser of JSON indexes of tars, `fastshard._core.parse.json`,
+makes tables of extents without objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_json", "parse_value", "scan_json"]
 
 MAX_BYTES = 256 << 20  # of a document
-MAX_DEPTH = 100  # of lists and objects of a document inside each other
+MAX_DEPTH = 100  # nesting of a document
 MARK = "\ufeff"  # byte order mark
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate pair, escaped
 
@@ -49,15 +49,15 @@ def parse_json(
     value = _parse(STRICT, text, path, at)
     if depth is not None:
         _check_depth(value, depth, path, at)
-    is_plain = text.isascii() or text is not data  # what was decoded has none
+    is_plain = text.isascii() or text is not data  # decoded UTF-8 has no surrogates
     if not (surrogates or (is_plain and HALF.search(text) is None)):
         _check_texts(value, path, at)
     return value
 
 
 def parse_value(data: Buffer | str, path: str, at: int = 0) -> Any:
-    """Parse a value as `json.loads` does; what that refuses is a FormatError."""
-    try:  # without a search for white space around the value
+    """Parse a value as `json.loads` does; raise FormatError where that fails."""
+    try:  # `json.loads` without the search for white space around the value
         text = data if isinstance(data, str) else str(data, "utf-8")
         value, end = scan_json(text, 0)
         if end == len(text):
@@ -114,7 +114,7 @@ def _check_depth(value: Any, depth: int, path: str, at: int) -> None:
 
 
 def _check_texts(value: Any, path: str, at: int) -> None:
-    """Refuse texts with half a surrogate pair, which UTF-8 cannot encode."""
+    """Raise for texts with half a surrogate pair, which UTF-8 cannot encode."""
     pending = [value]
     while pending:
         each = pending.pop()

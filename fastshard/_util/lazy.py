@@ -1,4 +1,4 @@
-"""Attributes that are made at their first use."""
+"""Attributes computed at first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):  # noqa: N801 - a decorator
-    """Attribute whose value a method makes at its first use, for all threads one."""
+    """Attribute computed by a method at first use, once for all threads."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self.make = make

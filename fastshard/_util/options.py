@@ -23,7 +23,7 @@ __all__ = [
     "suggest",
 ]
 
-COMPARE_ALL = 256  # names; of a longer sequence only some are compared
+COMPARE_ALL = 256  # names; longer sequences are sampled
 NEIGHBOURS = 16  # names compared on each side of a position in sorted order
 MAX_LENGTH = 256  # characters of a compared name
 MAX_SUGGESTIONS = 3
@@ -96,9 +96,9 @@ def near_names(
 def spell(name: str, like: str) -> list[str]:
     """Return variants of a name, itself the first.
 
-    Its extension or folder is left out; a number also gets the folder of `like`, with
-    as many digits as `like` has and without leading zeros. A number at the end gets as
-    many digits as that of `like`.
+    Without extension or folder; a number also with the folder of `like`, as many digits
+    as `like`, and without leading zeros. A final number gets as many digits as that of
+    `like`.
     """
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]
@@ -126,7 +126,7 @@ def _bisect(name: str, count: int, at: Callable[[int], str]) -> int:
 
 
 def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the field that a missing one was meant to be: ``.JPG`` for ``jpg``."""
+    """Return the field that a missing name is a variant of: ``.JPG`` for ``jpg``."""
     from difflib import get_close_matches
 
     if len(field) > MAX_LENGTH:

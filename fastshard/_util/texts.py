@@ -1,4 +1,4 @@
-"""Texts of others in messages: short ones."""
+"""Shortening of foreign texts in messages."""
 
 from __future__ import annotations
 

@@ -92,6 +92,6 @@ class ArrayLoader(LoaderWrapper):
             raise UnusableArrayError.of("JAX", array, error) from error
 
     def _convert_batch(self, batch: Any) -> Any:
-        # Not at the next batch: until then a step may have taken the arrays' memory for
+        # Not at the next batch: before that, a step may reuse the arrays' memory for
         # its results ("donated" buffers).
         return jax.block_until_ready(super()._convert_batch(batch))

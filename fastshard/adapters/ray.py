@@ -95,7 +95,7 @@ def read(
             )
         dataset = source
     else:
-        # Arrow gets a copy in any case, so that mapping files has no use.
+        # Arrow copies in any case: mapping files has no use.
         dataset = open(source, **({"mode": "pread"} | options))
     if dataset._stages:
         raise FastshardError(
@@ -203,7 +203,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         return "Fastshard"
 
     def supports_projection_pushdown(self) -> bool:
-        """Return whether Ray may ask for some of the columns only.
+        """Return whether Ray may request a part of the columns.
 
         Returns
         -------
@@ -214,7 +214,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The key and the fields, or those of them that Ray projects to."""
+        """The key and the fields, or Ray's projection of them."""
         columns = (KEY, *self._fields)
         wanted = self._projection_map
         return columns if wanted is None else tuple(c for c in columns if c in wanted)
@@ -230,11 +230,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         """Return an estimate of the bytes of fields and keys.
 
         The total is the index's; the share of some fields is that of the first samples.
-
-        Returns
-        -------
-        int
-            Bytes.
         """
         if self._size is None:
             dataset = self._dataset

@@ -35,7 +35,7 @@ __all__ = ["ALIGNMENT", "PeerSlot", "Slot", "Slots"]
 HEADER = 64  # bytes before the data: the counters
 ALLOCATED, DROPPED, SENT, RELEASED, RECEIVED = range(5)  # counters
 ALIGNMENT = 64  # bytes
-MAX_SLOTS = 8  # of a pool; arrays of further batches have slots that are not reused
+MAX_SLOTS = 8  # slots of a pool; further batches get slots that are not reused
 LARGE = 1 << 16  # bytes: from here on a value is large
 MIN_SIZE = 1 << 20  # bytes of a slot for small values; pages are free until touched
 
@@ -109,7 +109,7 @@ class Slot:
         self.counters.add(SENT)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled once in a batch, however many arrays of the batch refer to it.
+        # Pickled once in a batch, however many of its arrays refer to it.
         is_mapped = self.is_reused and self.counters[RECEIVED] > 0
         duplicate = None if is_mapped else DupFd(self._fd)
         return _receive, (self.key, duplicate, self.size, self.is_reused)
@@ -129,7 +129,7 @@ class Slots(threading.local):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Give the arrays that this thread allocates meanwhile the memory of slots."""
+        """Allocate the arrays of this thread in slots, until the end of the block."""
         if self._pid != os.getpid():  # a forked child makes its own
             self.__init__()  # type: ignore[misc]
         if self.is_open:  # a batch within a batch
@@ -212,7 +212,7 @@ class Pool:
     def allocate(
         self, shape: tuple[int, ...], dtype: Any, size: int, whole: int
     ) -> NDArray[Any] | None:
-        """Return an array in a slot of the batch; a new one, of `whole` bytes, if full.
+        """Return an array in a slot of the batch; if full, in a new one.
 
         None: the system gives no memory.
         """
@@ -229,7 +229,7 @@ class Pool:
 
 
 def make_slot(size: int, is_reused: bool = False) -> Slot | None:
-    """Return a new slot, or None if the system does not give it."""
+    """Return a new slot, or None if the system refuses."""
     if not hasattr(os, "memfd_create"):  # not Linux
         return None
     try:
@@ -239,7 +239,7 @@ def make_slot(size: int, is_reused: bool = False) -> Slot | None:
 
 
 class PeerSlot:
-    """A slot of another process, mapped here."""
+    """A mapped slot of another process."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.memory = mmap.mmap(fd, size)
@@ -247,7 +247,7 @@ class PeerSlot:
         self.counters.add(RECEIVED)
 
     def array(self, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return bytes that the other process wrote, and counted as sent.
+        """Return bytes written by the other process and counted as sent.
 
         The slot is not used again while they are referenced.
         """
@@ -261,7 +261,7 @@ class PeerSlot:
 
 
 def _receive(key: Key, duplicate: Any, size: int, is_reused: bool) -> PeerSlot:
-    """Return a slot of another process: the result of unpickling a `Slot`."""
+    """Unpickle a `Slot`: return another process's slot."""
     slot = _received.get(key)
     if duplicate is not None:
         fd = duplicate.detach()

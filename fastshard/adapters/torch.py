@@ -198,13 +198,6 @@ class TensorCollation(Collation):
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return memory for a stack; in a worker process, shared with the loader's.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Of the stack.
-        dtype : dtype
-            Of the stack.
-
         Returns
         -------
         ndarray
@@ -281,10 +274,6 @@ class TensorCollation(Collation):
         ----------
         tensors : list of torch.Tensor
             Of one field.
-
-        Returns
-        -------
-        torch.Tensor, or list of them
 
         Raises
         ------
@@ -687,7 +676,7 @@ class TensorLoader(LoaderWrapper):
         super().__init__(loader)
         is_copied = device is not None and device.type != "cpu"
         self._device = device if is_copied else None
-        # Of batches whose copies may go on, and their arrays, which must live as long.
+        # Batches whose copies may be running, with their arrays, to keep these alive.
         self._copies: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def _convert_array(self, array: NDArray[Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Loaders, and their iterators, whose arrays are converted for another library."""
+"""Loaders and iterators with arrays converted for another library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ConvertedIterator", "LoaderWrapper"]
 
 
 class LoaderWrapper:
-    """The batches of a loader, their arrays converted.
+    """The batches of a loader, with converted arrays.
 
     Subclasses convert an array, and wait for the end of asynchronous reads.
 
@@ -40,7 +40,7 @@ class LoaderWrapper:
         raise NotImplementedError
 
     def _await_reads(self) -> None:
-        """Wait for the reads of batches that were converted, and drop these."""
+        """Wait for pending reads of converted batches, and drop these."""
 
     def _convert_batch(self, batch: Any) -> Any:
         try:
@@ -74,12 +74,7 @@ class LoaderWrapper:
         return self._convert_batch(next(batches))
 
     def __len__(self) -> int:
-        """Return the number of batches of a whole epoch.
-
-        Returns
-        -------
-        int
-        """
+        """Return the number of batches of a whole epoch."""
         return len(self._loader)
 
     def __length_hint__(self) -> int:
@@ -127,20 +122,11 @@ class LoaderWrapper:
         ----------
         since : LoaderStats, optional
             Earlier ones, to be subtracted.
-
-        Returns
-        -------
-        LoaderStats
-            As of `Loader.stats`.
         """
         return self._loader.stats(since)
 
     def replay(self, n: int) -> Iterator[Any]:
         """Iterate `n` times over the batches that are made ahead, without reading.
-
-        Parameters
-        ----------
-        n : int
 
         Yields
         ------

@@ -1,4 +1,4 @@
-"""AppViews: servers that index records of many repositories, and search them."""
+"""AppViews: servers that index and search records of many repositories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AppView:
     def procedure(
         self, nsid: str, given: dict[str, Any], pds: Service, token: Secret
     ) -> dict[str, Any]:
-        """Call a procedure through an account's server, which adds its signature."""
+        """Call a procedure through the account's server, which signs the request."""
         headers = {"atproto-proxy": f"{self.did}{SERVICE}"}
         try:
             answer = self._xrpc.procedure(
@@ -69,7 +69,7 @@ class AppView:
         return AppViewUnavailableError(self.url, f"{error.reason}{status}")
 
     def invalid(self, reason: str) -> AppViewUnavailableError:
-        """Return the error of an answer that is not valid."""
+        """Return the error of an invalid answer."""
         return AppViewUnavailableError(self.url, reason)
 
     def __repr__(self) -> str:

@@ -102,10 +102,6 @@ class AtUri:
         uri : str or AtUri
             ``at://authority/collection/key``.
 
-        Returns
-        -------
-        AtUri
-
         Raises
         ------
         TypeError
@@ -140,5 +136,5 @@ class AtUri:
 
 
 def _shorten(text: str) -> str:
-    """Return a text for an error, of bounded length, with its quotes."""
+    """Return a quoted text of bounded length, for errors."""
     return repr(text) if len(text) <= 200 else f"{text[:200]!r}..."

@@ -25,10 +25,10 @@ __all__ = [
     "verify_cid",
 ]
 
-DAG_CBOR = 0x71  # the codec of values
-RAW = 0x55  # the codec of blobs
-SHA256 = bytes([0x12, 0x20])  # the hash, and its size in bytes
-MAX_DEPTH = 128  # of lists and maps inside each other
+DAG_CBOR = 0x71  # codec of values
+RAW = 0x55  # codec of blobs
+SHA256 = bytes([0x12, 0x20])  # hash, and its size in bytes
+MAX_DEPTH = 128  # nesting of lists and maps
 CID_LENGTH = 59  # letters: the prefix, and base32 of 36 bytes
 
 UINT, NEGATIVE, BYTES, TEXT, ARRAY, MAP = (major << 5 for major in range(6))
@@ -74,10 +74,6 @@ def verify_cid(cid: str, obj: Any) -> bool:
     cid : str
     obj : dict, list, str, int, float, bool, bytes or None
         As for `generate_cid`.
-
-    Returns
-    -------
-    bool
 
     Raises
     ------
@@ -196,10 +192,10 @@ def _encode(value: Any, parts: list[bytes], depth: int, record: bool) -> None:
         parts += _head(BYTES, len(value)), value
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise EncodingError(f"{value} is no number")
+            raise EncodingError(f"{value} is not a finite number")
         parts.append(b"\xfb" + struct.pack(">d", value or 0.0))
     else:
-        raise EncodingError(f"no kind of value for {type(value).__name__}")
+        raise EncodingError(f"DAG-CBOR has no {type(value).__name__}")
 
 
 def _encode_text(text: str) -> bytes:
@@ -282,7 +278,7 @@ def _encode_base64(text: object) -> bytes:
     try:
         data = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise EncodingError("$bytes is no base64") from None
+        raise EncodingError("$bytes is not base64") from None
     return _head(BYTES, len(data)) + data
 
 

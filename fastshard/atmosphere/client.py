@@ -66,7 +66,7 @@ class Atmosphere:
     Parameters
     ----------
     base_url : str, optional
-        Personal data server that is asked for handles, and that sessions are made at.
+        Personal data server for handles and new sessions.
         The default is ``ATDATA_PDS_URL``, then https://bsky.social.
     appview : str, optional
         URL or ``did:web:`` of an AppView, a server that indexes records.
@@ -159,10 +159,6 @@ class Atmosphere:
         timeout : float, default 60
             As for `Atmosphere`.
 
-        Returns
-        -------
-        Atmosphere
-
         Raises
         ------
         ValueError
@@ -207,15 +203,11 @@ class Atmosphere:
         Parameters
         ----------
         text : str
-            What `export_session` returned. The session's server is the one in it.
+            Result of `export_session`. The session's server is the one in it.
         base_url, appview, plc_url : str, optional
         private_hosts : bool, optional
         timeout : float, default 60
             As for `Atmosphere`; `base_url` is by default the session's server.
-
-        Returns
-        -------
-        Atmosphere
 
         Raises
         ------
@@ -254,7 +246,7 @@ class Atmosphere:
         private_hosts: bool | None = None,
         timeout: float = 60,
     ) -> Atmosphere:
-        """Log in with what the environment has.
+        """Log in with credentials from the environment.
 
         It has the account in ``ATDATA_HANDLE`` and ``ATDATA_PASSWORD``, and may have
         the servers in ``ATDATA_PDS_URL``, ``ATDATA_PLC_URL`` and ``ATDATA_APPVIEW``.
@@ -267,10 +259,6 @@ class Atmosphere:
         private_hosts : bool, optional
         timeout : float, default 60
             As for `Atmosphere`.
-
-        Returns
-        -------
-        Atmosphere
 
         Raises
         ------
@@ -399,7 +387,7 @@ class Atmosphere:
     def _refresh(self, expired: Session) -> Session:
         """Return a session with new tokens; one thread makes it.
 
-        The threads that wait for it fail as it does.
+        Waiting threads get its error.
         """
         asked = time.monotonic()
         with self._lock.lock:
@@ -446,16 +434,12 @@ class Atmosphere:
         collection : str
             Its name, as ``science.alt.dataset.entry``.
         record : Mapping
-            What JSON holds, without floats; bytes are ``{"$bytes": base64}``, CIDs
+            JSON values without floats; bytes are ``{"$bytes": base64}``, CIDs
             ``{"$link": cid}``.
         rkey : str, optional
             Key of the record. By default the server makes one.
         validate : bool, default False
             Whether the server checks the record, which needs to know its collection.
-
-        Returns
-        -------
-        AtUri
 
         Raises
         ------
@@ -496,10 +480,6 @@ class Atmosphere:
             CID of the repository's last commit; the server refuses the record if
             there is a later one.
 
-        Returns
-        -------
-        AtUri
-
         Raises
         ------
         SessionError
@@ -528,7 +508,7 @@ class Atmosphere:
         swap_commit: str | None,
     ) -> AtUri:
         did = self.did
-        AtUri(did, collection, "self" if rkey is None else rkey)  # checks them
+        AtUri(did, collection, "self" if rkey is None else rkey)  # validates
         given: dict[str, Any] = {
             "repo": did,
             "collection": collection,
@@ -550,10 +530,6 @@ class Atmosphere:
 
     def get_record(self, uri: str | AtUri) -> StoredRecord:
         """Return a record, from its owner's server.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -693,7 +669,7 @@ class Atmosphere:
         records = []
         for each in answer.take("records", list):
             if not isinstance(each, dict):
-                raise answer.error("'records' has what is no object")
+                raise answer.error("'records' has an item that is not an object")
             fields = AnswerFields(each, answer.url)
             records.append(StoredRecord.of_answer(fields, did, collection))
         following = None
@@ -708,17 +684,13 @@ class Atmosphere:
     ) -> Iterator[StoredRecord]:
         """Iterate over all records of a collection, the newest first.
 
-        Pages are asked for one after another, as they are needed.
+        Pages are requested one by one, as needed.
 
         Parameters
         ----------
         collection : str
         repo : str, optional
             Owner, a DID or a handle; by default the session's account.
-
-        Yields
-        ------
-        StoredRecord
 
         Raises
         ------
@@ -780,10 +752,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -809,10 +777,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -837,10 +801,6 @@ class Atmosphere:
         limit : int, optional
             Maximum number of records; by default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError, IdentityError, XrpcError, RemoteError
@@ -864,10 +824,6 @@ class Atmosphere:
             Owner, a DID or a handle; by default the session's account.
         limit : int, optional
             Maximum number of records; by default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -1077,10 +1033,6 @@ class Atmosphere:
             DID or handle of the repository's owner.
         cid : str
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         ValueError
@@ -1113,10 +1065,6 @@ class Atmosphere:
         handle : str
             A DID is returned unchanged.
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         HandleNotFoundError
@@ -1134,16 +1082,12 @@ class Atmosphere:
         return self._identities.did_of(handle)
 
     def resolve_pds(self, did: str) -> str:
-        """Return the URL of the server of an account's repository.
+        """Return the URL of the server that hosts an account's repository.
 
         Parameters
         ----------
         did : str
             DID or handle.
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -1160,7 +1104,7 @@ class Atmosphere:
         return self._service_of(self._identities.did_of(did)).url
 
     def _service_of(self, did: str) -> Service:
-        """Return the server of a repository: the session's for its own account."""
+        """Return the server of a repository, the session's for its own account."""
         session = self._session
         if session is not None and session.did == did:
             return session.service
@@ -1194,10 +1138,6 @@ class Atmosphere:
             Name of the method.
         params : Mapping, optional
 
-        Returns
-        -------
-        dict
-
         Raises
         ------
         AppViewRequiredError
@@ -1229,10 +1169,6 @@ class Atmosphere:
         nsid : str
             Name of the method.
         input : Mapping, optional
-
-        Returns
-        -------
-        dict
 
         Raises
         ------
@@ -1294,10 +1230,6 @@ class Atmosphere:
         limit : int, default 25
             Maximum number of results, up to 100.
 
-        Returns
-        -------
-        list of dict
-
         Raises
         ------
         AppViewError
@@ -1331,10 +1263,6 @@ class Atmosphere:
         limit : int, default 25
             Maximum number of results, up to 100.
 
-        Returns
-        -------
-        list of dict
-
         Raises
         ------
         AppViewError
@@ -1361,10 +1289,6 @@ class Atmosphere:
         uris : list of str
             At most 25.
 
-        Returns
-        -------
-        list of dict
-
         Raises
         ------
         ValueError
@@ -1385,17 +1309,13 @@ class Atmosphere:
         return self._search("getEntries", "entries", {"uris": [*map(str, uris)]})
 
     def get_entry_stats(self, uri: str, period: str = "week") -> dict[str, Any]:
-        """Return how often an entry was seen and found, from the AppView.
+        """Return the counters of an entry's views and finds, from the AppView.
 
         Parameters
         ----------
         uri : str
         period : str, default "week"
             "day", "week" or "month".
-
-        Returns
-        -------
-        dict
 
         Raises
         ------
@@ -1414,11 +1334,7 @@ class Atmosphere:
         return self.xrpc_query(f"{NAMESPACE}.getEntryStats", params)
 
     def describe_service(self) -> dict[str, Any]:
-        """Return what the AppView says of itself.
-
-        Returns
-        -------
-        dict
+        """Return the AppView's description of itself.
 
         Raises
         ------
@@ -1456,12 +1372,12 @@ class Atmosphere:
 
 
 def _restore(options: dict[str, Any]) -> Atmosphere:
-    """Return the client of a pickle, without a session."""
+    """Unpickle a client, without a session."""
     return Atmosphere(**options)
 
 
 def _check_limit(limit: int) -> None:
-    """Refuse what is not a number of records."""
+    """Raise for an invalid number of records."""
     if not isinstance(limit, int) or isinstance(limit, bool):
         raise TypeError(f"limit must be an int, got {type(limit).__name__}")
     if limit < 1:
@@ -1474,7 +1390,7 @@ def _settings(timeout: float, private_hosts: bool) -> Settings:
 
 
 def _is_private(url: str) -> bool:
-    """Return whether a URL's host is an address, or a name, of a private network."""
+    """Return whether a URL's host is private: an address or a name."""
     if is_loopback(url):
         return True
     try:
@@ -1484,7 +1400,7 @@ def _is_private(url: str) -> bool:
 
 
 def _check_transport(service: Service) -> None:
-    """Refuse to send a secret in the clear."""
+    """Raise unless a secret is sent encrypted, or to this machine."""
     if service.url.startswith("http:") and not service.is_loopback:
         raise ValueError(
             f"{service.url}: passwords and tokens are sent over https:// only, or to "

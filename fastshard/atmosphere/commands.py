@@ -41,12 +41,12 @@ def _find(url: str, options: RemoteOptions) -> BlobSource:
     record = client.get_record(uri)
     found = record.get("storage")
     if not isinstance(found, dict):
-        raise FastshardError(f"{url} is no record of a dataset")
+        raise FastshardError(f"{url} is not the record of a dataset")
     storage = storage_from_record(found, uri=url)
     if not isinstance(storage, StorageBlobs):
         raise FastshardError(
-            f"the shards of {url} are no blobs: `fastshard datasets show` prints their "
-            "URLs"
+            f"the shards of {url} are not blobs: `fastshard datasets show` prints "
+            "their URLs"
         )
     return blob_source(client, storage, record.uri.authority)
 

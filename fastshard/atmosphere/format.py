@@ -17,7 +17,7 @@ __all__ = ["FORMAT"]
 
 
 class BlobFormat(Format):
-    """Shards that are blobs; no directory is one of these."""
+    """Format of ``at://`` blobs; it marks no directory."""
 
     name = "blobs"
     schemes = frozenset({"at"})

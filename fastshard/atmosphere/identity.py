@@ -1,4 +1,4 @@
-"""DIDs and handles: documents, the servers that they name, confirmation of handles."""
+"""DIDs and handles: documents, their servers, confirmation of handles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DidDocument(NamedTuple):
 
 
 class IdentityResolver:
-    """Finds DIDs of handles, and servers of DIDs; keeps what it found for a while."""
+    """Cached resolver of handles to DIDs, and of DIDs to servers."""
 
     def __init__(
         self,
@@ -74,7 +74,9 @@ class IdentityResolver:
     def _confirm(self, handle: str) -> str:
         did = self._ask(handle)
         if not is_did(did):
-            raise IdentityError(f"the handle {handle} resolves to what is no DID")
+            raise IdentityError(
+                f"the handle {handle} resolves to {did!r:.80}, not a DID"
+            )
         if handle not in self.document_of(did).handles:
             raise IdentityError(
                 f"the handle {handle} resolves to {did}, whose document does not have "
@@ -109,7 +111,7 @@ class IdentityResolver:
         return _parse_document(did, answer)
 
     def _place_of(self, did: str) -> tuple[Service, str]:
-        """Return where the document of a DID is."""
+        """Return the URL of a DID's document."""
         if did.startswith("did:plc:"):
             return self._directory, did
         if not did.startswith("did:web:"):
@@ -143,7 +145,7 @@ class IdentityResolver:
         return Service(checked, False)
 
     def _keep(self, key: str, find: Any) -> Any:
-        """Return a kept answer, or find and keep it."""
+        """Return a cached answer, or find and cache it."""
         value, until = self._kept.get(key, (None, 0.0))
         if time.monotonic() < until:
             return value

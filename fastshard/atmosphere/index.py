@@ -133,7 +133,7 @@ class AtmosphereIndexEntry:
 
     @property
     def data_urls(self) -> list[str]:
-        """URLs of the shards, or patterns of older records; [] if they are not known.
+        """URLs of the shards, or patterns of older records; [] if unknown.
 
         Those of blobs are at the server of their owner, who is looked up; without a
         client ``at://did/blob/cid``.
@@ -239,11 +239,6 @@ class AtmosphereIndex:
     data_store : AbstractDataStore, optional
         Where `write_samples` and `insert_dataset` store shards; by default in blobs.
 
-    Attributes
-    ----------
-    client : Atmosphere
-    data_store : AbstractDataStore or None
-
     Examples
     --------
     >>> from fastshard import typed
@@ -269,16 +264,12 @@ class AtmosphereIndex:
             ``at://did/collection/rkey`` of its record, ``@handle/name``, or
             ``@handle/name@version``.
 
-        Returns
-        -------
-        AtmosphereIndexEntry
-
         Raises
         ------
         KeyError
             There is no such record, or no such label.
         ValueError
-            The reference is none, or the record is not that of a dataset.
+            The reference is invalid, or the record is not that of a dataset.
         RemoteError
             A server cannot be asked.
 
@@ -300,10 +291,6 @@ class AtmosphereIndex:
         ----------
         repo : str, optional
             DID or handle of its owner; by default the account of the session.
-
-        Returns
-        -------
-        list of AtmosphereIndexEntry
 
         Raises
         ------
@@ -374,10 +361,6 @@ class AtmosphereIndex:
             By default that of the index, else blobs.
         force : bool, default False
             Let blobs be larger than most servers take.
-
-        Returns
-        -------
-        AtmosphereIndexEntry
 
         Raises
         ------
@@ -459,10 +442,6 @@ class AtmosphereIndex:
             Let blobs be larger than most servers take.
         **options
             Further arguments of the data store.
-
-        Returns
-        -------
-        AtmosphereIndexEntry
 
         Raises
         ------
@@ -548,7 +527,7 @@ class AtmosphereIndex:
         version: str | None = None,
         description: str | None = None,
     ) -> str:
-        """Publish the schema of a type, unless an equal one is there.
+        """Publish the schema of a type, unless an equal one exists.
 
         Parameters
         ----------
@@ -605,7 +584,7 @@ class AtmosphereIndex:
         KeyError
             There is no such schema.
         ValueError
-            The reference is none, or the record is not that of a schema.
+            The reference is invalid, or the record is not that of a schema.
         RemoteError
             A server cannot be asked.
 
@@ -634,7 +613,7 @@ class AtmosphereIndex:
         KeyError
             There is no such schema.
         ValueError
-            The reference is none, or the record describes what no class can be.
+            The reference is invalid, or the schema cannot be a class.
         RemoteError
             A server cannot be asked.
 
@@ -653,10 +632,6 @@ class AtmosphereIndex:
         ----------
         repo : str, optional
             DID or handle of its owner; by default the account of the session.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------

@@ -71,7 +71,7 @@ class LocalEntry(Protocol):
 
 
 class SchemaIndex(Protocol):
-    """An index, as it tells the schemas of its entries."""
+    """An index, for the schemas of its entries."""
 
     def get_schema(self, ref: str, /) -> Mapping[str, Any]:
         """Return a schema as JSON; raise KeyError for an unknown one."""
@@ -89,7 +89,7 @@ def publish_samples(
     force: bool = False,
     **options: Any,
 ) -> AtUri:
-    """Write samples to shards that others can read, and publish their dataset."""
+    """Write samples to public shards, and publish their dataset."""
     check_store(data_store)
     iterator = iter(samples)
     try:
@@ -209,7 +209,7 @@ def promote_to_atmosphere(
 ) -> str:
     """Publish an entry of an index: its schema, its record and a label.
 
-    What is there already is not published again: an equal schema, an equal record, the
+    Existing records are not published again: an equal schema, an equal record, the
     label.
 
     Parameters
@@ -242,7 +242,7 @@ def promote_to_atmosphere(
         The entry has no shards; one is a local path and there is no `data_store`; the
         client is not logged in; or a value cannot be in a record.
     PublishError
-        A step failed after another one made something. The next call goes on.
+        A step failed after another one made something. The next call continues.
     RemoteError
         The first step failed.
 
@@ -276,7 +276,7 @@ def promote_to_atmosphere(
 
 
 def split_metadata(fields: EntryFields) -> tuple[EntryFields, dict[str, str]]:
-    """Return fields whose metadata are public ones, and the digests of the shards.
+    """Split metadata into public fields and the digests of shards.
 
     Paths of this machine stand among the checksums: a record has them by shard. Tags
     and a license of the metadata become those of the record.
@@ -294,16 +294,15 @@ def split_metadata(fields: EntryFields) -> tuple[EntryFields, dict[str, str]]:
 
 
 def check_store(store: AbstractDataStore | None) -> None:
-    """Refuse a store of this machine, before anything is written to it."""
+    """Raise for a store of this machine, before anything is written."""
     if isinstance(store, LocalDiskStore):
         raise ValueError(
-            "a local folder is not one that others can read: give an S3DataStore, or a "
-            "PDSBlobStore"
+            "a local folder is not public: give an S3DataStore, or a PDSBlobStore"
         )
 
 
 def check_account(client: Atmosphere, store: Any) -> None:
-    """Refuse a store of blobs of another account than the record's."""
+    """Raise for a store of blobs of another account."""
     if store.client.did != client.did:
         raise ValueError(
             f"blobs of {store.client.did} cannot be in a record of {client.did}"
@@ -311,7 +310,7 @@ def check_account(client: Atmosphere, store: Any) -> None:
 
 
 def check_type(sample_type: type) -> None:
-    """Refuse samples without a schema."""
+    """Raise for samples without a schema."""
     from fastshard.typed.descriptions.structure import describe
 
     if issubclass(sample_type, DictSample):
@@ -323,7 +322,7 @@ def check_type(sample_type: type) -> None:
 
 
 def shards_of(written: Any, store: AbstractDataStore | None) -> PublishedShards:
-    """Return the storage of shards that a store took."""
+    """Return the storage of shards written to a store."""
     checksums: Mapping[str, str] = getattr(written, "checksums", None) or {}
     urls = list(written)
     refs = getattr(written, "blob_refs", None)

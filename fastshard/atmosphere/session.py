@@ -1,4 +1,4 @@
-"""Sessions of accounts: tokens, and the text in which they are kept."""
+"""Sessions of accounts: tokens, and their text form."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastshard.errors import SessionError
 
 __all__ = ["Session"]
 
-SEPARATOR = ":::"  # between the fields of a session's text, as the SDK writes it
+SEPARATOR = ":::"  # separator in a session's text, as the SDK writes it
 LONGEST_TOKEN = 8192  # characters
 
 
 class Session:
-    """Tokens of an account, and the server that takes them."""
+    """Tokens of an account, and their server."""
 
     __slots__ = ("access", "did", "handle", "refresh", "service")
 
@@ -50,7 +50,7 @@ class Session:
         """Parse the text of a session."""
         handle, did, access, refresh, url = _split(text)
         if access is None or refresh is None:
-            raise SessionError("the text is not one of a session, with its tokens")
+            raise SessionError("the text is not an exported session")
         if not is_did(did) or not is_handle(handle):
             raise SessionError("the text of the session has no DID and handle")
         try:
@@ -77,7 +77,7 @@ class Session:
 
 
 def _split(text: Secret) -> tuple[str, str, Secret | None, Secret | None, str]:
-    """Return handle, DID, tokens and URL of a session's text; None for no token."""
+    """Return handle, DID, tokens and URL of a session's text; None without a token."""
     fields = text.reveal().split(SEPARATOR)
     if len(fields) not in (4, 5):
         return "", "", None, None, ""
@@ -86,7 +86,7 @@ def _split(text: Secret) -> tuple[str, str, Secret | None, Secret | None, str]:
 
 
 def _token(text: object) -> Secret | None:
-    """Return a token, or None for what cannot be sent as one."""
+    """Return a valid token, or None."""
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_TOKEN:
         return None
     if not text.isascii() or not text.isprintable() or " " in text:

@@ -1,4 +1,4 @@
-"""Methods of servers: queries and procedures in JSON, and what their answers must be.
+"""XRPC: queries and procedures in JSON, with checked answers.
 
 A query is ``GET /xrpc/NSID?...``, a procedure ``POST /xrpc/NSID``.
 """
@@ -22,7 +22,7 @@ from fastshard.remote.exchange.exchange import HttpExchange, ServiceRequest, Sin
 __all__ = ["AnswerFields", "Service", "XrpcClient", "check_service"]
 
 T = TypeVar("T")
-ATTEMPTS = 4  # for bodies, which take long
+ATTEMPTS = 4  # for uploads, which take long
 LONGEST = 300  # characters of a server's text in an error
 NOT_FOUND = ("RecordNotFound", "RepoNotFound")  # names of errors
 MISSING = ("Could not find repo", "Could not locate record")  # beginnings of messages
@@ -208,7 +208,7 @@ def _method_url(request: ServiceRequest) -> str:
 
 
 def _is_error(fields: dict[str, Any]) -> bool:
-    """Return whether an answer is that of an error, whatever its status."""
+    """Return whether an answer is an error, whatever its status."""
     return isinstance(fields.get("error"), str) and fields.keys() <= {
         "error",
         "message",
@@ -216,7 +216,7 @@ def _is_error(fields: dict[str, Any]) -> bool:
 
 
 def _refusal(answer: Answer, request: ServiceRequest, url: str) -> XrpcError:
-    """Return the error that an answer tells."""
+    """Return the error in an answer."""
     name, message = "", "the server refused the request"
     try:
         fields = answer.json() if answer.body else {}

@@ -12,7 +12,7 @@ _lock = LockOwner()
 
 
 def get_default_index() -> Index:
-    """Return the index of calls that are given none.
+    """Return the index for calls without one.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def get_default_index() -> Index:
 
 
 def set_default_index(index: Index | None) -> None:
-    """Set the index of calls that are given none.
+    """Set the index for calls without one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Entries of an index: where the shards of a dataset are, and of which schema."""
+"""Entries of an index: the shards of a dataset, and their schema."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class IndexEntry(Protocol):
 
 
 class EntryOpener(Protocol):
-    """An index as its entries see it: opens their shards."""
+    """Interface of an index to its entries: opens their shards."""
 
     def open_entry(
         self, entry: Any, sample_type: type[Any] | None, **options: Any
@@ -109,7 +109,7 @@ class DatasetEntry:
         cid: str | None = None,
         legacy_uuid: str | None = None,
     ) -> None:
-        if isinstance(data_urls, str):  # an iterable of its letters
+        if isinstance(data_urls, str):  # strings are iterables of letters
             raise TypeError("data_urls must be a list of str, got a str")
         self.name = name
         self.schema_ref = schema_ref
@@ -125,11 +125,7 @@ class DatasetEntry:
         )
 
     def has_own_cid(self) -> bool:
-        """Return whether the CID is that of the schema and the URLs.
-
-        Returns
-        -------
-        bool
+        """Return whether the CID is that of schema and URLs.
 
         Examples
         --------
@@ -147,12 +143,12 @@ class DatasetEntry:
 
     @property
     def wds_url(self) -> str:
-        """The first of `data_urls`, or ""; a name of older versions."""
+        """The first of `data_urls`, or ""; a former name."""
         return self.data_urls[0] if self.data_urls else ""
 
     @property
     def sample_kind(self) -> str:
-        """The same as `schema_ref`; a name of older versions."""
+        """The same as `schema_ref`; a former name."""
         return self.schema_ref
 
     @overload
@@ -193,15 +189,14 @@ class DatasetEntry:
             return self._opener.open_entry(self, sample_type, **options)
         if sample_type is None:
             raise ValueError(
-                f"entry {self.name!r} is of no index, which would know its schema: "
-                "give sample_type"
+                f"entry {self.name!r} has no index for its schema: give sample_type"
             )
         from fastshard.typed.dataset import Dataset
 
         return Dataset(self.data_urls, sample_type, **options)
 
     def _of(self, opener: EntryOpener | None) -> DatasetEntry:
-        """Set what opens the entry and return the entry."""
+        """Set the opener of the entry and return the entry."""
         self._opener = opener
         return self
 

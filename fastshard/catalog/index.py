@@ -67,11 +67,11 @@ __all__ = ["Index"]
 
 T = TypeVar("T")
 
-NETWORK = "_atmosphere"  # what atdata calls the network among repositories
+NETWORK = "_atmosphere"  # atdata's name of the network among repositories
 
 
 class Anonymous(Enum):
-    """Argument of `Index` for a client that is not logged in."""
+    """Argument of `Index`: a client without a session."""
 
     CLIENT = "anonymous"
 
@@ -112,7 +112,7 @@ class Index:
         Client of the network; by default one that is not logged in, made when it is
         needed. None: no network.
     auto_stubs : bool, default False
-        Write a module for each schema that is asked for, with a stub for editors.
+        Write a module for each requested schema, with a stub for editors.
     stub_dir : str or path-like, optional
         Their folder, by default ``~/.atdata/stubs``; it sets `auto_stubs`.
     **redis_kwargs
@@ -179,7 +179,7 @@ class Index:
 
     @property
     def provider(self) -> IndexProvider:
-        """Where the rows of the repository "local" are."""
+        """The store of rows of the repository "local"."""
         return self._repos[LOCAL].provider
 
     @property
@@ -189,14 +189,6 @@ class Index:
 
     def with_atmosphere(self, atmosphere: Atmosphere | None) -> Index:
         """Return the same index with another client of the network.
-
-        Parameters
-        ----------
-        atmosphere : Atmosphere or None
-
-        Returns
-        -------
-        Index
 
         Raises
         ------
@@ -233,9 +225,9 @@ class Index:
     ) -> _IndexEntry:
         """Write samples to shards of a data store and add an entry for them.
 
-        The schema is published if there is none like it. The entry is added last:
-        nothing names the shards of a call that failed. On the network a label follows,
-        also last.
+        The schema is published unless an equal one exists. The entry is added last:
+        after a failure no entry names the shards. On the network a label follows, also
+        last.
 
         Parameters
         ----------
@@ -267,10 +259,6 @@ class Index:
         force : bool, default False
             Let blobs have more than 50 MB, and all of them more than 1 GB.
 
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
-
         Raises
         ------
         ValueError
@@ -280,7 +268,7 @@ class Index:
         TypeError
             A sample is not packable, or its type has no description.
         KeyError
-            The schema that `schema_ref` names is not there, to be published.
+            The schema that `schema_ref` names does not exist, to be published.
         PublishError
             A step on the network failed after another one made something.
         OSError
@@ -317,7 +305,7 @@ class Index:
             schema_ref,
             version,
             description,
-            _with(metadata, tags=tags, license=license),
+            _updated(metadata, tags=tags, license=license),
         )
         entry = write_shards(
             repo,
@@ -339,10 +327,6 @@ class Index:
         name : str
         **options
             As for `write_samples`.
-
-        Returns
-        -------
-        DatasetEntry
 
         Raises
         ------
@@ -409,22 +393,18 @@ class Index:
         **options
             Further arguments of the data store.
 
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
-
         Raises
         ------
         ValueError
             The dataset filters, maps or selects samples and is not copied; the name is
-            no name, or that of another account; a value cannot be stored; a blob is too
+            invalid or of another account; a value cannot be stored; a blob is too
             large; the shards are read with credentials and are to be published; the
             index has no network, or the client is not logged in.
         TypeError
             It is not a dataset; or it has no sample type, or one without a description,
             and no `schema_ref` is given.
         KeyError
-            The schema that `schema_ref` names is not there, to be published.
+            The schema that `schema_ref` names does not exist, to be published.
         PublishError
             A step on the network failed after another one made something.
         ShardNotFoundError
@@ -463,7 +443,7 @@ class Index:
             schema_ref,
             version,
             description,
-            _with(metadata, tags=tags, license=license),
+            _updated(metadata, tags=tags, license=license),
         )
         entry = insert_shards(
             repo, ds, draft, data_store, copy=copy, prefix=prefix, **options
@@ -480,7 +460,7 @@ class Index:
     ) -> DatasetEntry:
         """Add an entry for the shards of a dataset to the repository "local".
 
-        Nothing is copied, also if there is a data store.
+        Copies nothing, even with a data store.
 
         Parameters
         ----------
@@ -490,10 +470,6 @@ class Index:
         schema_ref : str, optional
         metadata : dict, optional
             As for `insert_dataset`.
-
-        Returns
-        -------
-        DatasetEntry
 
         Raises
         ------
@@ -515,14 +491,6 @@ class Index:
 
         A label of the name is looked for first, then an entry. A dataset of the network
         is read from its owner's server.
-
-        Parameters
-        ----------
-        ref : str
-
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
 
         Raises
         ------
@@ -608,10 +576,6 @@ class Index:
     def list_entries(self) -> list[DatasetEntry]:
         """Return the entries of the repository "local".
 
-        Returns
-        -------
-        list of DatasetEntry
-
         Raises
         ------
         FormatError
@@ -634,14 +598,6 @@ class Index:
     def get_entry(self, cid: str) -> DatasetEntry:
         """Return the entry of the repository "local" with a CID.
 
-        Parameters
-        ----------
-        cid : str
-
-        Returns
-        -------
-        DatasetEntry
-
         Raises
         ------
         KeyError
@@ -661,11 +617,7 @@ class Index:
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def get_entry_by_name(self, name: str) -> DatasetEntry:
-        """Return the entry of a name in the repository "local"; labels are not asked.
-
-        Parameters
-        ----------
-        name : str
+        """Return the entry of a name in the repository "local"; labels are ignored.
 
         Returns
         -------
@@ -791,10 +743,6 @@ class Index:
             By default the latest: by the order of semantic versions where all are such,
             else the one written last. "" is the label without a version.
 
-        Returns
-        -------
-        DatasetEntry or AtmosphereIndexEntry
-
         Raises
         ------
         KeyError
@@ -881,7 +829,7 @@ class Index:
 
     @property
     def stub_dir(self) -> Path | None:
-        """Folder of modules for editors; None without ``auto_stubs``."""
+        """Folder of generated modules for editors; None without ``auto_stubs``."""
         return None if self._stubs is None else self._stubs.path
 
     def publish_schema(
@@ -891,7 +839,7 @@ class Index:
         version: str | None = None,
         description: str | None = None,
     ) -> str:
-        """Store the schema of a sample type, unless there is one like it.
+        """Store the schema of a sample type, unless an equal one exists.
 
         Parameters
         ----------
@@ -975,14 +923,10 @@ class Index:
         ref : str
             As of `get_schema`.
 
-        Returns
-        -------
-        LocalSchemaRecord
-
         Raises
         ------
         KeyError, ValueError, DescriptionError, OSError
-            As `get_schema` does; also what is stored may be no schema.
+            As `get_schema`; also if the stored text is not a schema.
 
         Examples
         --------
@@ -993,7 +937,7 @@ class Index:
         return record_of(self.get_schema(ref))
 
     def get_schema_type(self, ref: str, register: bool = True) -> type[Any]:
-        """Return the sample type of a schema, made of what is stored.
+        """Return the sample type made of a stored schema.
 
         Parameters
         ----------
@@ -1041,7 +985,7 @@ class Index:
         ref : str
             As of `get_schema`.
         type_hint : type
-            The static type of what is returned.
+            The static type of the result.
 
         Returns
         -------
@@ -1064,10 +1008,6 @@ class Index:
 
     def list_schemas(self) -> list[dict[str, Any]]:
         """Return all schemas of the repository "local", as `get_schema` does each.
-
-        Returns
-        -------
-        list of dict
 
         Raises
         ------
@@ -1115,7 +1055,7 @@ class Index:
         return self._stubs.import_path(from_schema(schema, ref), schema["$ref"])
 
     def clear_stubs(self) -> int:
-        """Remove the modules that were written for editors.
+        """Remove the generated modules for editors.
 
         Returns
         -------
@@ -1175,7 +1115,7 @@ class Index:
         Raises
         ------
         TypeError
-            `lens` is none, or has no types; `name` or `version` is not a str.
+            `lens` is not a lens, or has no types; `name` or `version` is not a str.
         ValueError
             `name` is empty or too long, or `version` is not a semantic version.
         OSError
@@ -1236,7 +1176,7 @@ class Index:
         view_type: type[Any] | None = None,
         allow_code: bool = False,
     ) -> Lens[Any, Any]:
-        """Return a lens that works, made of what is stored.
+        """Return a usable lens, made of the stored one.
 
         It is registered for `Dataset.as_type`, unless there is one of the same types.
 
@@ -1248,10 +1188,6 @@ class Index:
             Needed where fields are mapped.
         allow_code : bool, default False
             Import the module that the lens names. The record may name any module.
-
-        Returns
-        -------
-        Lens
 
         Raises
         ------
@@ -1289,10 +1225,6 @@ class Index:
 
     def list_lenses(self) -> list[dict[str, Any]]:
         """Return all lenses of the repository "local", as `get_lens` does each.
-
-        Returns
-        -------
-        list of dict
 
         Raises
         ------
@@ -1346,7 +1278,7 @@ class Index:
 
     @property
     def atmosphere(self) -> Atmosphere | None:
-        """The client of the network; None if the index has none."""
+        """The client of the network; None without one."""
         return None if self._atmosphere is None else self._client()
 
     def promote_entry(
@@ -1363,7 +1295,7 @@ class Index:
     ) -> str:
         """Publish an entry of a repository: its schema, a record, a label.
 
-        What is there already is not published again.
+        Existing records are not published again.
 
         Parameters
         ----------
@@ -1441,7 +1373,7 @@ class Index:
     ) -> str:
         """Publish a dataset: its schema, a record, a label.
 
-        What is there already is not published again.
+        Existing records are not published again.
 
         Parameters
         ----------
@@ -1542,7 +1474,7 @@ class Index:
         KeyError
             There is no such repository.
         TypeError
-            `tags` is a str, or `text` is none.
+            `tags` is a str, or `text` is not a str.
         ValueError
             `limit` is negative; or the own account is to be searched, and the index has
             no network, or the client is not logged in.
@@ -1587,7 +1519,7 @@ class Index:
         return self._network().search(query, owner, limit)
 
     def _has_appview(self, repo: str | None) -> bool:
-        """Return whether all of the network can be searched, and is to be."""
+        """Return whether to search the whole network, by an AppView."""
         client = self._atmosphere
         if repo is not None or client is None or client is Anonymous.CLIENT:
             return False
@@ -1596,13 +1528,13 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({', '.join(map(repr, self._repos))})"
 
-    # -- What calls share
+    # -- Shared by calls
 
     def _parse(self, ref: str) -> DatasetReference:
         return parse_dataset_ref(ref, self._repos)
 
     def _schema_type(self, ref: str, repo: Repository) -> type[Any]:
-        """Return the class of a schema, of a repository or else of another one."""
+        """Return the class of a schema, from a repository or another one."""
         return type_of(self._find_schema(ref, repo.provider))
 
     def _client(self) -> Atmosphere:
@@ -1649,7 +1581,7 @@ class Index:
         return self._checked(repo.provider.get_entry_by_cid(cid), repo)
 
     def _owner(self, repo: str) -> str | None:
-        """Return whose account a repository of the network is; None: one's own."""
+        """Return the account of a repository of the network; None for one's own."""
         owner = repo.removeprefix("@")
         if repo == NETWORK:
             return None
@@ -1658,7 +1590,7 @@ class Index:
         raise KeyError(f"Unknown repository {shorten(repo)!r}")
 
     def _find_schema(self, ref: str, first: IndexProvider) -> dict[str, Any]:
-        """Return a schema of a repository, or else of another one, or of the network.
+        """Return a schema of a repository, another one, or the network.
 
         A reference of the network is ``at://did/collection/rkey`` or
         ``@handle/Name@version``.
@@ -1675,7 +1607,7 @@ class Index:
         raise KeyError(f"Schema not found: {shorten(ref)}")
 
     def _checked(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
-        """Return an entry that was looked up, if its CID is that of its content."""
+        """Return an entry whose CID matches its content."""
         if not entry.has_own_cid():
             raise IndexRowError(
                 "expected the CID of the schema and the URLs",
@@ -1687,7 +1619,7 @@ class Index:
         return self._adopt(entry, repo)
 
     def _adopt(self, entry: DatasetEntry, repo: Repository) -> DatasetEntry:
-        """Return an entry that opens its shards by the index."""
+        """Return an entry with this index as its opener."""
         client = self._atmosphere
         if isinstance(client, Anonymous):
             client = None
@@ -1697,7 +1629,7 @@ class Index:
 def _find_label(
     provider: IndexProvider, reference: DatasetReference
 ) -> DatasetEntry | None:
-    """Return the entry of a label; None if there may be one of the name."""
+    """Return the entry of a label; None if a dataset may have the name."""
     try:
         cid, _ = provider.get_label(reference.name, reference.version)
         return provider.get_entry_by_cid(cid)
@@ -1710,7 +1642,7 @@ def _find_label(
 def _provider_of(
     dsn: str | None, redis: Any, path: Any, redis_kwargs: Mapping[str, Any]
 ) -> str:
-    """Return the name of the provider that arguments are of."""
+    """Return the name of the provider that the arguments select."""
     if dsn is not None:
         return "postgres"
     if redis is not None or (redis_kwargs.keys() - {"timeout"} and path is None):
@@ -1721,7 +1653,7 @@ def _provider_of(
 def _repository_of(
     provider: object, data_store: AbstractDataStore | None, given: Mapping[str, Any]
 ) -> Repository:
-    """Return the repository of a provider that is an object."""
+    """Return the repository of a provider object."""
     if not isinstance(provider, IndexProvider):
         raise TypeError(
             "provider must be an IndexProvider or backend name string, "
@@ -1734,7 +1666,7 @@ def _repository_of(
 
 
 def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
-    """Return the repositories that are mounted beside "local"."""
+    """Return the repositories mounted beside "local"."""
     for name, repo in repos.items():
         if name == LOCAL:
             raise ValueError(
@@ -1750,7 +1682,7 @@ def _check_repos(repos: Mapping[str, Repository]) -> dict[str, Repository]:
 
 
 def _check_client(atmosphere: object) -> Any:
-    """Return the client of a network; raise TypeError if it is none."""
+    """Return the client of a network; raise TypeError for another object."""
     if atmosphere is None or isinstance(atmosphere, Anonymous):
         return atmosphere
     from fastshard.atmosphere.client import Atmosphere
@@ -1763,7 +1695,7 @@ def _check_client(atmosphere: object) -> Any:
 
 
 def _check_name(name: str) -> str:
-    """Return the name of a dataset; raise TypeError or ValueError if it is none."""
+    """Return the name of a dataset; raise TypeError or ValueError if invalid."""
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, got {type(name).__name__}")
     if not name:
@@ -1781,8 +1713,10 @@ def _one_version(reference: DatasetReference, version: str | None) -> str | None
     )
 
 
-def _with(metadata: Mapping[str, Any] | None, **more: Any) -> Mapping[str, Any] | None:
-    """Return metadata with those of further ones that are not None."""
+def _updated(
+    metadata: Mapping[str, Any] | None, **more: Any
+) -> Mapping[str, Any] | None:
+    """Return metadata updated with further ones that are not None."""
     if isinstance(more.get("tags"), str):
         raise TypeError("tags must be a list of str, got a str")
     given = {name: value for name, value in more.items() if value is not None}

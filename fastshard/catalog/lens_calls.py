@@ -1,4 +1,4 @@
-"""Lenses in an index's store: storage, look-up, lenses made of what is stored."""
+"""Lenses in an index's store: storage, look-up, usable lenses."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parse_lenses(
 
 
 def register_lens(lens: Lens[Any, Any]) -> None:
-    """Register a lens, unless there is one of the same types."""
+    """Register a lens, unless one of the same types exists."""
     network = LensNetwork()
     if network._get(lens.source_type, lens.view_type) is None:
         network.register(lens)

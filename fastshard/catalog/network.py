@@ -1,4 +1,4 @@
-"""Calls of an index that go to the network: references, publishing, search."""
+"""Network calls of an index: references, publishing, search."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["Network"]
 
 
 class Network:
-    """The repositories of accounts, as an index asks them."""
+    """The repositories of accounts, for an index."""
 
     def __init__(self, client: Atmosphere) -> None:
         self.client = client
         self.index = AtmosphereIndex(client)
 
     def find(self, reference: DatasetReference) -> AtmosphereIndexEntry:
-        """Return the entry of a reference: of a label, else of a dataset's name."""
+        """Return the entry of a reference, by label or else by dataset name."""
         if reference.authority is None:
             return self.index.get_dataset(reference.name)
         try:
@@ -70,7 +70,7 @@ class Network:
             yield label.name, label.dataset_uri, label.version
 
     def check_own(self, reference: DatasetReference) -> str:
-        """Return the name of a dataset that is to be published."""
+        """Return the name of a dataset to publish."""
         own = (self.client.did, self.client.handle)
         if reference.authority is None:
             raise ValueError(
@@ -121,7 +121,7 @@ class Network:
     ) -> str:
         """Publish a dataset; return the address of its record."""
         if data_store is None:
-            storage_of_urls(ds.list_shards())  # local shards are not copied unasked
+            storage_of_urls(ds.list_shards())  # local shards are copied only on request
         return str(
             publish_dataset(
                 self.client,
@@ -137,7 +137,7 @@ class Network:
     def search(
         self, query: Query, owner: str | None, limit: int
     ) -> Iterable[SearchResult]:
-        """Return what an AppView finds, else what an account's records have."""
+        """Return an AppView's results, or else those from an account's records."""
         if self.client.has_appview:
             return search_network(self.client, query, owner, limit)
         if owner is None:
@@ -147,7 +147,7 @@ class Network:
 
 
 class FoundRecord:
-    """A record as a search sees it; fields of wrong types are passed over."""
+    """A record in a search; fields of wrong types are ignored."""
 
     def __init__(self, entry: AtmosphereIndexEntry) -> None:
         record = entry.record

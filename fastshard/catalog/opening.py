@@ -83,6 +83,6 @@ def source_of(
 
 
 def is_literal(url: str) -> bool:
-    """Return whether a URL that may be a pattern is the name of a local file."""
+    """Return whether a possible pattern is the name of a local file."""
     is_pattern = has_magic(url) or "{" in url or "::" in url
     return is_pattern and not scheme_of(url) and os.path.lexists(url)

@@ -1,4 +1,4 @@
-"""References of datasets, schemas and lenses, as indexes and records write them."""
+"""References to datasets, schemas and lenses, in indexes and records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "shorten",
 ]
 
-LOCAL = "local"  # the repository that every index has
+LOCAL = "local"  # the repository in every index
 SCHEME = "atdata://"
 RECORD = "at://"
 SCHEMAS = f"{SCHEME}{LOCAL}/schema/"
@@ -43,7 +43,7 @@ class DatasetReference(NamedTuple):
     name : str
         The dataset's name there, or the whole ``at://`` URI of a record.
     version : str or None
-        The version that is asked for.
+        The requested version.
     authority : str or None
         Handle or DID of the owner, of a name on the network; None for a URI.
     """
@@ -135,5 +135,5 @@ def _split(ref: str, kind: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
 
 
 def shorten(ref: str) -> str:
-    """Return a reference for an error: short, without the secrets of a URL."""
+    """Return a reference for an error: shortened, without secrets."""
     return texts.shorten(redact(ref), SHOWN)

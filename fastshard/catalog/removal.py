@@ -20,11 +20,11 @@ def remove_dataset(provider: IndexProvider, name: str) -> bool:
         removed.add(cid)
         for each, of_cid, version in labels:
             if of_cid == cid:
-                forgive(provider.remove_label, each, version)
-        forgive(provider.remove_entry, cid)
+                remove_if_present(provider.remove_label, each, version)
+        remove_if_present(provider.remove_entry, cid)
     of_name = [version for each, _, version in labels if each == name]
     for version in of_name:
-        forgive(provider.remove_label, name, version)
+        remove_if_present(provider.remove_label, name, version)
     return bool(removed or of_name)
 
 
@@ -36,7 +36,7 @@ def find_cid(provider: IndexProvider, name: str) -> str | None:
         return None
 
 
-def forgive(remove: Callable[..., None], *key: str | None) -> None:
-    """Remove what another process may have removed."""
+def remove_if_present(remove: Callable[..., None], *key: str | None) -> None:
+    """Remove a row; pass if another process removed it."""
     with suppress(KeyError):
         remove(*key)

@@ -1,4 +1,4 @@
-"""Repositories: a store of rows, and a store of the shards that its entries name."""
+"""Repositories: a store of rows, and a store of their shards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def create_repository(
     data_store: AbstractDataStore | None = None,
     **kwargs: Any,
 ) -> Repository:
-    """Return a repository whose store of rows is named.
+    """Return a repository by the name of its store of rows.
 
     Parameters
     ----------

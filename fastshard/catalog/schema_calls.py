@@ -1,4 +1,4 @@
-"""Schemas in an index's store: publication, look-up, types made of them."""
+"""Schemas in an index's store: publication, look-up, types."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LocalSchemaRecord(NamedTuple):
 
 
 class SchemaNamespace:
-    """Types that were made of the schemas of an index, by their names.
+    """Types made of the schemas of an index, by name.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class SchemaNamespace:
         self._types: dict[str, type[PackableSample]] = {}
 
     def _register(self, made: type[PackableSample]) -> None:
-        """Set the type of a name: the one made last."""
+        """Set the type of a name; the last one counts."""
         self._types[made.__name__] = made
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -120,10 +120,6 @@ class SchemaNamespace:
         name : str
         default : object, optional
             The result if there is none.
-
-        Returns
-        -------
-        type or object
 
         Examples
         --------
@@ -164,7 +160,7 @@ def publish_schema(
     version: str | None = None,
     description: str | None = None,
 ) -> str:
-    """Store the schema of a sample type, unless there is one like it."""
+    """Store the schema of a sample type, unless an equal one exists."""
     if not isinstance(sample_type, type):
         raise TypeError(
             f"sample_type must be a class, got {type(sample_type).__name__}"
@@ -198,16 +194,14 @@ def publish_schema(
 def choose_version(
     structure: Structure, version: str | None, known: Mapping[str, str]
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return the version of a structure, and its schema if that is stored already."""
+    """Return the version of a structure, and its schema if already stored."""
     if version is not None:
         if version not in known:
             return version, None
         ref = schema_ref(structure.name, version)
         stored = parse_stored(known[version], ref)
         if not from_local_json(stored, ref).equals(structure):
-            raise ValueError(
-                f"{ref} is there with other fields: publish another version"
-            )
+            raise ValueError(f"{ref} exists with other fields: publish another version")
         return version, stored
     like = {}
     for each, text in known.items():
@@ -215,7 +209,7 @@ def choose_version(
             stored = parse_stored(text, "schema")
             if from_local_json(stored).equals(structure):
                 like[each] = stored
-        except DescriptionError:  # a damaged one is like none
+        except DescriptionError:  # a damaged one counts as absent
             continue
     if not like:
         return next_patch(known), None
@@ -224,13 +218,13 @@ def choose_version(
 
 
 def parse_stored(text: str, where: str) -> dict[str, Any]:
-    """Return the object that a store's text has."""
+    """Return the object in a store's text."""
     try:
         found = parse_json(text, where)
     except FormatError as error:
         raise DescriptionError(error.reason, where) from None
     if not isinstance(found, dict):
-        raise DescriptionError(f"is no object, but {type(found).__name__}", where)
+        raise DescriptionError(f"must be an object, is {type(found).__name__}", where)
     return found
 
 
@@ -238,7 +232,7 @@ def find_schema(provider: IndexProvider, ref: str) -> dict[str, Any]:
     """Return the schema of a reference, as it is stored, with its ``$ref``."""
     name, version = parse_schema_ref(ref)
     text = provider.get_schema_json(name, version)
-    if text is None:  # of old versions of atdata: stored as `module.Name`
+    if text is None:  # old versions of atdata stored `module.Name`
         full = ref.rpartition("@")[0].removeprefix(OLD_SCHEMAS).rpartition("/")[2]
         text = provider.get_schema_json(full, version) if full != name else None
         name = full if text is not None else name
@@ -266,7 +260,7 @@ def record_of(schema: Mapping[str, Any]) -> LocalSchemaRecord:
     ref = ref if isinstance(ref, str) else ""
     structure = from_schema(schema, ref or "schema")
     created = None
-    with suppress(TypeError, ValueError):  # others' times may be no times
+    with suppress(TypeError, ValueError):  # times of other programs may be invalid
         created = datetime.fromisoformat(schema.get("createdAt", ""))
     return LocalSchemaRecord(
         structure.name,
@@ -279,7 +273,7 @@ def record_of(schema: Mapping[str, Any]) -> LocalSchemaRecord:
 
 
 def without_none(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema as lists have it: without what is None."""
+    """Return a schema as in lists: without values of None."""
     return {key: value for key, value in schema.items() if value is not None}
 
 

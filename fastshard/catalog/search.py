@@ -1,4 +1,4 @@
-"""Search for datasets, in the repositories of an index and on the network."""
+"""Search for datasets in repositories of an index and on the network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ATMOSPHERE", "Query", "SearchResult", "SearchResults", "merge"]
 
-ATMOSPHERE = "atmosphere"  # the source of results of the network
+ATMOSPHERE = "atmosphere"  # source of the network's results
 
 
 class FoundEntry(Protocol):
-    """An entry as a search sees it."""
+    """An entry in a search."""
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class SearchResults:
 
 
 class Query(NamedTuple):
-    """Conditions of a search; an entry is found if it meets all of them.
+    """Conditions of a search; an entry must meet all of them.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Query(NamedTuple):
 
 
 def result_of(entry: FoundEntry, source: str) -> SearchResult:
-    """Return an entry as a result; metadata of other types are passed over."""
+    """Return an entry as a result; ignore metadata of other types."""
     metadata = entry.metadata or {}
     description, tags = metadata.get("description"), metadata.get("tags")
     return SearchResult(
@@ -158,7 +158,7 @@ def result_of(entry: FoundEntry, source: str) -> SearchResult:
 def search_network(
     client: Atmosphere, query: Query, repo: str | None, limit: int
 ) -> list[SearchResult]:
-    """Return the datasets that a client's AppView finds."""
+    """Return the datasets found by a client's AppView."""
     found = client.search_datasets(
         query.text or "",
         tags=None if query.tags is None else sorted(query.tags),
@@ -170,7 +170,7 @@ def search_network(
 
 
 def is_named(record: dict[str, Any]) -> bool:
-    """Return whether what a server found has a name and the address of a record."""
+    """Return whether a server's result has a name and the address of a record."""
     if not isinstance(record.get("name"), str):
         return False
     try:
@@ -181,7 +181,7 @@ def is_named(record: dict[str, Any]) -> bool:
 
 
 def result_of_record(record: dict[str, Any]) -> SearchResult:
-    """Return a record as a result; fields of other types are passed over."""
+    """Return a record as a result; ignore fields of other types."""
     description, schema_ref = record.get("description"), record.get("schemaRef")
     return SearchResult(
         record["uri"],

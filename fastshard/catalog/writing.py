@@ -52,7 +52,7 @@ class EntryDraft(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Check what stores of rows will check, before shards are written."""
+        """Do the checks of stores of rows before shards are written."""
         metadata: Any = self.metadata
         ref = "" if self.schema_ref is None else self.schema_ref
         pack_entry(DatasetEntry(self.name, ref, [], metadata, cid="unknown"))
@@ -132,7 +132,7 @@ def urls_of(ds: Dataset[Any]) -> list[str]:
 def store_schema(
     provider: IndexProvider, sample_type: type[Any], schema_ref: str | None
 ) -> str:
-    """Return the reference of the schema of samples; store it if it is not there."""
+    """Return the reference of the schema of samples; store it if it does not exist."""
     if schema_ref is None:
         if issubclass(sample_type, DictSample):
             raise TypeError(

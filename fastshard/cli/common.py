@@ -112,7 +112,7 @@ def add_remote(parser: Parser) -> None:
     remote.add_argument(
         "--cache-dir",
         metavar="DIR",
-        help="keep what is read in DIR, and read it from there the next time "
+        help="keep read bytes in DIR, and read them from there the next time "
         "(default: keep nothing)",
     )
     remote.add_argument(
@@ -177,7 +177,9 @@ def get_reading_of(
     """Return the options of reading that differ from their defaults."""
     reading = get_reading(args)
     if "mode" in reading and all(source.urls for source in sources):
-        raise UsageError("--mode is of local files, and does nothing for URLs")
+        raise UsageError(
+            "--mode is an option for local files, and does nothing for URLs"
+        )
     return reading
 
 
@@ -199,7 +201,7 @@ def find_shards(
 ) -> list[str]:
     """Return the shards of some sources, in order.
 
-    An explicit file is a shard with any suffix; opening it reports what it is. Indexes
+    An explicit file is a shard with any suffix; opening it reports its kind. Indexes
     beside shards, as a shell's ``data/*`` gives them, are left out.
     """
     found: list[str] = []
@@ -244,12 +246,12 @@ class FoundDataset(NamedTuple):
     options: dict[str, Any]
 
     def reading_by(self, reading: Mapping[str, Any]) -> FoundDataset:
-        """Return the dataset with options of reading, of `get_reading`."""
+        """Return the dataset with options from `get_reading`."""
         for name in reading:
             if name not in self.format.reading:
                 raise UsageError(
-                    f"{FLAGS[name]} is no option of {self.format.name} datasets, as "
-                    f"{self.shown} is: leave it out"
+                    f"{FLAGS[name]} is not an option of {self.format.name} datasets, "
+                    f"as {self.shown} is: leave it out"
                 )
         return self._replace(options=self.options | dict(reading))
 
@@ -288,7 +290,7 @@ def find_as(
     remote: Settings | None,
     reading: Mapping[str, Any] = EMPTY,
 ) -> FoundDataset | None:
-    """Return the dataset that a format of tar shards reads; None: `find_dataset`."""
+    """Return the dataset of a format of tar shards, or None; see `find_dataset`."""
     if name is None:
         return find_dataset(sources, remote, reading)
     paths = find_shards(sources, remote)
@@ -328,7 +330,7 @@ def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | N
 
 
 def is_shard(url: Url) -> bool:
-    """Return whether a URL names shards, or an index of them, rather than a folder."""
+    """Return whether a URL names shards or their index, not a folder."""
     path = url.base.partition("://")[2].partition("/")[2]
     return path.endswith((SUFFIX, ".json")) or has_magic(url.base)
 

@@ -1,4 +1,4 @@
-"""Option ``--completion``: scripts with which shells complete commands.
+"""Option ``--completion``: completion scripts for shells.
 
 The scripts are static, made by shtab: pressing Tab starts no Python.
 """
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 INSTALL = "pip install 'shtab>=1.13'"
 FILES = {"SOURCE", "FILE", "PATH|DSN|URL"}  # placeholders of arguments that are paths
 FOLDERS = {"DIR", "ROOT"}
-DETAILS = r"[;:]| \("  # end of the part of a help that a menu has room for
+DETAILS = r"[;:]| \("  # end of the part of a help text that fits a menu
 
 
 class ShowCompletion(argparse.Action):
@@ -31,7 +31,7 @@ class ShowCompletion(argparse.Action):
 
 
 def make_script(parser: Parser, shell: str) -> str:
-    """Return the script with which a shell completes the commands of a parser."""
+    """Return the completion script of a parser's commands for a shell."""
     try:
         import shtab
     except ImportError:

@@ -57,7 +57,7 @@ def cmd_convert(args: argparse.Namespace) -> int:
 
 
 def unescape(text: str | None) -> str | None:
-    """Return a text in which ``\\t``, ``\\n`` and ``\\r`` stand for the characters."""
+    """Return a text with ``\\t``, ``\\n`` and ``\\r`` unescaped."""
     if text is None:
         return None
     return text.replace("\\t", "\t").replace("\\n", "\n").replace("\\r", "\r")

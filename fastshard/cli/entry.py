@@ -1,4 +1,4 @@
-"""Entry point of the command line: its errors and signals are an exit status.
+"""Entry point of the command line: maps errors and signals to an exit status.
 
 Data goes to stdout, messages to stderr. The commands are imported in `main`, so that
 an interrupt meanwhile is quiet, too.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; yield those received.
+    """Make SIGTERM and SIGHUP interrupt like Ctrl-C; yield those received.
 
     Only the first one interrupts: closed terminals send several, and the files are
     removed meanwhile. A signal that is ignored, as SIGHUP under ``nohup``, or that the
@@ -60,7 +60,7 @@ def interrupted_by_signals() -> Iterator[list[int]]:
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Run a command; return the exit status that its error has."""
+    """Run a command; return its exit status."""
     try:
         try:
             from fastshard.cli.program import run_command
@@ -82,7 +82,7 @@ def run(argv: Sequence[str] | None) -> int:
         return 1
     except KeyboardInterrupt:
         if sys.stdout is sys.__stdout__:
-            redirect(sys.stdout)  # a flush would wait for a reader that has stopped
+            redirect(sys.stdout)  # a flush would wait for a stopped reader
         return INTERRUPTED
     finally:
         discard(sys.stderr)
@@ -90,13 +90,13 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def flush_output() -> None:
-    """Write what stdout buffers, so that an error of the disk is reported."""
-    if sys.stdout is not None:  # nothing was written, or that has raised
+    """Flush stdout, to report errors of the disk."""
+    if sys.stdout is not None:  # nothing was written, or it has raised
         write_output(flush=True)
 
 
 def discard(file: TextIO | None) -> None:
-    """Let no later flush of a failed file raise."""
+    """Discard a failed file's buffer: later flushes must not raise."""
     if file is None:
         return
     try:
@@ -106,7 +106,7 @@ def discard(file: TextIO | None) -> None:
 
 
 def redirect(file: TextIO | None) -> None:
-    """Send what a file buffers, and will write, to nowhere."""
+    """Redirect a file to the null device."""
     if file is not None:
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), file.fileno())

@@ -61,7 +61,7 @@ def cmd_index(args: argparse.Namespace) -> int:
         return 1
     for path in made:
         if os.path.isabs(path) and not os.path.isabs(made[0]):
-            path = os.path.relpath(path)  # dataset.fsi, as the others are shown
+            path = os.path.relpath(path)  # dataset.fsi, shown like the others
         if args.json:
             write_line(json.dumps({"index": path}))
         else:

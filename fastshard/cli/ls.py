@@ -56,7 +56,7 @@ def format_members(
 
 
 def refuse_samples(reading: Mapping[str, Any], reason: str) -> None:
-    """Raise UsageError for options of samples where members are read."""
+    """Raise UsageError for options of samples if members are read."""
     for name in reading:
         if name != "mode":
             raise UsageError(f"{FLAGS[name]} is an option of samples; {reason}")

@@ -187,7 +187,7 @@ def add_stat(commands: Commands) -> None:
         usage="fastshard stat [OPTION]... SOURCE...",
         description="Count the members, samples, fields and bytes of shards. Of one\n"
         "shard: percentiles of the members' sizes in bytes, and entries\n"
-        "that are no files. Of several: a histogram of the sizes.",
+        "that are not files. Of several: a histogram of the sizes.",
         examples=[
             ("one shard", "fastshard stat data/train-0000.tar"),
             ("a dataset in total", "fastshard stat data"),

@@ -1,1 +1,1 @@
-"""Compression and hashes of files, and files that are decompressed once."""
+"""Compression and hashes of files, and files decompressed once."""

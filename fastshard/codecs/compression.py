@@ -28,8 +28,8 @@ __all__ = [
     "parse_compression",
 ]
 
-PIECE_BYTES = 256 << 10  # of output, asked of a library at a time
-INPUT_BYTES = 64 << 10  # given to a library at a time: it copies the rest of it
+PIECE_BYTES = 256 << 10  # bytes of output requested from a library
+INPUT_BYTES = 64 << 10  # bytes given to a library, which copies the rest
 LEVELS: dict[str, tuple[range, int]] = {  # and the default, by algorithm
     "br": (range(12), 11),
     "bz2": (range(1, 10), 9),
@@ -37,8 +37,8 @@ LEVELS: dict[str, tuple[range, int]] = {  # and the default, by algorithm
     "snappy": (range(0), 0),
     "zstd": (range(1, 23), 3),
 }
-FIRST_BYTES = 256 << 20  # of memory for a result, before it grows with the result
-SNAPPY_RATIO = 64  # above the largest of the format: 64 bytes by a copy of 3
+FIRST_BYTES = 256 << 20  # initial memory for a result
+SNAPPY_RATIO = 64  # above the format's largest: 64 bytes by a copy of 3
 GZIP_TIME = slice(4, 8)  # bytes of a header
 MEMORY = "<memory>"
 EXTRA = "'fastshard[mds]'"  # has the libraries
@@ -134,7 +134,7 @@ def join_pieces(pieces: Iterator[bytes], nbytes: int, path: str = MEMORY) -> byt
     out[:at] = first
     for piece in pieces:
         end = at + len(piece)
-        if end > len(out):  # never by the size alone, which a hostile index states
+        if end > len(out):  # not by the size alone, which a hostile index states
             larger, room = allocate_bytes(min(nbytes, max(2 * len(out), end)))
             room[:at] = out[:at]
             whole, out = larger, room
@@ -144,7 +144,7 @@ def join_pieces(pieces: Iterator[bytes], nbytes: int, path: str = MEMORY) -> byt
 
 
 def check_plausible(nbytes: int, path: str) -> None:
-    """Raise FormatError if no machine has so much memory."""
+    """Raise FormatError for a size that no machine can hold."""
     if not 0 <= nbytes < 1 << 48:
         raise FormatError(f"a raw size of {nbytes:,} bytes", path, 0)
 
@@ -202,7 +202,7 @@ def _split_chunks(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def too_large(nbytes: int, path: str, at: int) -> FormatError:
-    """Return the error of data that grow beyond their size."""
+    """Return the error of data that exceed their size."""
     return FormatError(
         f"more than the {nbytes:,} bytes that the index states", path, at
     )
@@ -255,7 +255,7 @@ class GzipDecoder:
         import zlib
 
         self._member = zlib.decompressobj(wbits=31)
-        self._rest = b""  # input that the limit has left
+        self._rest = b""  # input beyond the limit
         self._full = False
 
     @property
@@ -281,7 +281,7 @@ def _compress_gz(data: bytes, level: int) -> bytes:
     import gzip
 
     compressed = bytearray(gzip.compress(data, level))
-    compressed[GZIP_TIME] = bytes(4)  # equal input: equal files
+    compressed[GZIP_TIME] = bytes(4)  # equal input gives equal files
     return bytes(compressed)
 
 
@@ -314,7 +314,7 @@ def _find_brotli() -> Any:
 
 
 def brotli_streams() -> bool:
-    """Return whether there is a library that limits the output of br."""
+    """Return whether a library is installed that limits the output of br."""
     brotli = _find_brotli()
     return hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data")
 
@@ -322,7 +322,7 @@ def brotli_streams() -> bool:
 class BrotliDecoder:
     """A br stream, with the interface of `Decoder`."""
 
-    unused_data = b""  # bytes behind the stream are an error of the library's
+    unused_data = b""  # the library raises for bytes behind the stream
 
     def __init__(self) -> None:
         self._stream = _find_brotli().Decompressor()
@@ -357,8 +357,7 @@ def _decompress_br(
 ) -> Iterator[bytes]:
     """Decompress br by cramjam, which ignores bytes behind the stream.
 
-    There are none if the data without their last byte are not a whole stream; to find
-    out, they are decompressed twice.
+    Checked by a second decompression, without the last byte: it must fail.
     """
     cramjam = import_library("cramjam", "cramjam is needed for br", EXTRA)
     data = b"".join(chunks)
@@ -433,7 +432,7 @@ DECODERS: dict[str, Callable[[], Callable[[], Decoder]]] = {
     "gz": lambda: GzipDecoder,
     "zstd": lambda: _zstd().ZstdDecompressor,
 }
-# Algorithms whose libraries hold a whole file; br if `brotli_streams` does not hold.
+# Algorithms whose libraries hold a whole file; br unless `brotli_streams`.
 WHOLE: dict[
     str, Callable[[Iterable[bytes | memoryview], int, str, bool], Iterator[bytes]]
 ] = {"br": _decompress_br, "snappy": _decompress_snappy}

@@ -1,4 +1,4 @@
-"""SHA-256 of a file that is being written, by a thread behind the writer."""
+"""SHA-256 of a growing file, by a thread behind the writer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 8 << 20
 
 
 class FileDigest:
-    """SHA-256 of a file whose bytes are only appended.
+    """SHA-256 of an append-only file.
 
     A thread reads the file behind its writer, so that the digest is ready soon after
     the last byte; both the reading and the hashing run without the GIL.
@@ -28,7 +28,7 @@ class FileDigest:
         from concurrent.futures import ThreadPoolExecutor
 
         self._path = path
-        self._ordered = 0  # bytes that the thread is to read
+        self._ordered = 0  # bytes for the thread to read
         self._buffer = bytearray()
         self._sha256 = sha256()
         self._thread = ThreadPoolExecutor(1, "fastshard-digest")
@@ -37,7 +37,7 @@ class FileDigest:
         self._digest = ""
 
     def follow(self, nbytes: int) -> None:
-        """Hash the first bytes of the file, which have been written to it."""
+        """Hash the first bytes of the file, which are written."""
         if nbytes - self._ordered >= CHUNK:
             self._order(nbytes)
 

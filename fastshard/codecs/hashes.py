@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20  # of a file, read at a time
 
 
 class Hash(Protocol):
-    """A hash that is fed bytes."""
+    """Protocol of a hash, fed with bytes."""
 
     def update(self, data: Any, /) -> None: ...
     def hexdigest(self) -> str: ...

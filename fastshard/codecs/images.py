@@ -1,4 +1,4 @@
-"""Allow-list of Pillow's image readers for untrusted bytes, and `open_image` by it.
+"""Allow-list of Pillow's image readers for untrusted bytes.
 
 Other readers are not meant for such bytes: one of them starts Ghostscript.
 """

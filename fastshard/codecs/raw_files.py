@@ -44,7 +44,7 @@ __all__ = [
     "store_raw",
 ]
 
-# The directory cannot be written to: the next best place is taken.
+# The directory cannot be written to: use the next place.
 UNWRITABLE = (
     errno.EACCES,
     errno.EDQUOT,
@@ -58,14 +58,14 @@ CACHE_FOLDER = "decompressed"  # below cache_dir
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL)
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 MODE = 0o666  # of new files, less the umask
-SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.05  # seconds between two looks at a lock
-PATIENCE = 60.0  # seconds without progress of the lock's holder; then we do the work
+SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.05  # seconds between two polls of a lock
+PATIENCE = 60.0  # seconds without progress of the holder, after which we do the work
 IS_WINDOWS = os.name == "nt"
 MAX_NAME = 200  # characters of a file's name in a temporary one
 
 
 def do_nothing() -> None:
-    """Let the work go on."""
+    """Do nothing: the default check for cancellation."""
 
 
 class StoredFile(Protocol):
@@ -147,14 +147,14 @@ def _store_somewhere(
 ) -> str | OSError:
     """Write a raw file to its place, else to the cache; return its path.
 
-    If neither can be written to, the error of its own place is returned.
+    If both are read-only, returns the error of the first.
     """
     try:
         store_raw(path, pieces, raw, validate_hash, check_wanted)
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        # Its traceback holds this frame: a cycle that would keep the dataset alive.
+        # Its traceback holds this frame: a cycle would keep the dataset alive.
         failure = error.with_traceback(None)
     else:
         return path
@@ -206,7 +206,7 @@ def check_data_hash(data: bytes, path: str, file: StoredFile, algo: str | None) 
 
 
 def _expected_hash(file: StoredFile, algo: str, path: str) -> str:
-    open_hash(algo)  # raises for names that are none
+    open_hash(algo)  # raises for an unknown name
     try:
         return file.hashes[algo]
     except KeyError:
@@ -226,13 +226,13 @@ def store_raw(
     validate_hash: str | None = None,
     check_wanted: Callable[[], None] = do_nothing,
 ) -> None:
-    """Write a raw file, unless it exists or another process writes it meanwhile."""
+    """Write a raw file, unless it exists or another process is writing it."""
     folder, name = os.path.split(path)
     hidden = f".{name[:MAX_NAME]}"
     temporary = os.path.join(folder, f"{hidden}.tmp")
     while not os.path.exists(path):
         fd = _open_locked(temporary, check_wanted)
-        if fd is None:  # another process had it, and has written or dropped it
+        if fd is None:  # another process has written it, or given up
             continue
         if fd < 0:
             temporary = os.path.join(folder, f"{hidden}.{secrets.token_hex(6)}.tmp")
@@ -291,7 +291,7 @@ def _place_in_cache(
 ) -> str:
     """Return the path of a raw file in a cache, by the version of the compressed one.
 
-    The file's own hashes tell versions apart, too: times may be those of a copy.
+    Hashes of the file are part of the version: times may be those of a copy.
     """
     version = (
         os.path.realpath(zip_path),
@@ -316,7 +316,7 @@ def _open_locked(temporary: str, check_wanted: Callable[[], None]) -> int | None
     try:
         found = open_locked(temporary, _wait_for_holder(check_wanted), MODE)
     except OSError as error:
-        # Of another user, a link or a pipe: a name of our own may do.
+        # Of another user, a link or a pipe: use a name of our own.
         if error.errno in UNUSABLE:
             return -1
         raise

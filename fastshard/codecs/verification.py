@@ -1,4 +1,4 @@
-"""Sizes and hashes of files of shards, raw and compressed, compared with the index."""
+"""Sizes and hashes of raw and compressed files, compared with the index."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ __all__ = [
     "verify",
 ]
 
-MODULES = {  # not named as their contents, which they would hide
+MODULES = {  # not named like their contents, which they would hide
     "ArraySequence": "read.sequence",
     "ColumnSample": "read.column_sample",
     "Compaction": "write.compact.rewrite",

@@ -86,7 +86,7 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _schema_lines(field: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the line of a field's dtype and shape, if it is known and has any."""
+    """Yield the line of a field's dtype and shape, if known."""
     if field is None or field.get("dtype", "") is None:
         return
     if "error" in field:

@@ -200,8 +200,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
 
         The first use by position loads all rows of the index; use the reader so before
         worker processes fork, ``reader[0]``, and they share the rows. A forked process
-        goes on with the samples of that moment; one that unpickles the reader opens the
-        dataset anew.
+        continues with the samples of that moment; one that unpickles the reader opens
+        the dataset anew.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             return False
         try:
             return bool(self._snapshot.select(HAS_ID, (str.__str__(sample_id),)))
-        except UnicodeEncodeError:  # half a surrogate pair: no id has one
+        except UnicodeEncodeError:  # half a surrogate pair is in no id
             return False
 
     def get_sample(
@@ -747,7 +747,7 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
             first step, and each field: a view of the shard, ``[length, ...]``.
             ``windows.batches(n)`` gives a list of n ids, and arrays ``[n]`` and
             ``[n, length, ...]``. Every window is whole: samples that are shorter, or
-            lack a field, have none, and are counted by ``short_sample_count``. The
+            lack a field, have no window, and are counted by ``short_sample_count``. The
             dataset is closed with the reader.
 
         Raises
@@ -798,11 +798,6 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
 
     def list_fields(self) -> list[str]:
         """Return the names of all fields, in the order they were added.
-
-        Returns
-        -------
-        list of str
-            Names of fields.
 
         Raises
         ------
@@ -985,11 +980,6 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
     def shard_counts(self, field_name: str) -> dict[int, int]:
         """Return the number of samples in each shard of a field.
 
-        Parameters
-        ----------
-        field_name : str
-            The field's name.
-
         Returns
         -------
         dict of int to int
@@ -1063,8 +1053,8 @@ class ShardedDatasetReader(TorchDataset[Arrays]):
         FormatError, OSError
             The index is damaged, or cannot be read.
         TypeError, ValueError
-            `limit` is not an int of at least 0, `timeout` is negative, or an id is no
-            str.
+            `limit` is not an int of at least 0, `timeout` is negative, or an id is
+            not a str.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Module of the samples, under the name that pickles and callers have."""
+"""Alias module: the samples' name for pickles and callers."""
 
 from fastshard.columnar.read.column_sample import ColumnSample, CopiedArrays
 

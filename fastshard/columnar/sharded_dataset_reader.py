@@ -1,4 +1,4 @@
-"""Module of the reader, under the name that it has in synthefy-dataset-utils."""
+"""Alias module: the reader's name in synthefy-dataset-utils."""
 
 from fastshard.columnar.reader import ShardedDatasetReader
 

@@ -1,4 +1,4 @@
-"""Module of the writer, under the name that it has in synthefy-dataset-utils."""
+"""Alias module: the writer's name in synthefy-dataset-utils."""
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 

@@ -59,7 +59,7 @@ class ColumnSet(ShardSet):
             self.snapshot, self.ring = selection.snapshot, selection.ring
         self._limit = limit  # as given, for pickles
         self._counts: list[Counts] | None = None
-        self._known_fields: tuple[str, ...] | None = None  # once asked for
+        self._known_fields: tuple[str, ...] | None = None  # once requested
 
     def open_shard(self, k: int) -> ColumnSamples:
         """Load the rows of the index."""

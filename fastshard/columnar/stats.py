@@ -183,7 +183,7 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
 
 
 def _list_unused(conn: ReaderConnection, field: Field, used: set[Any]) -> list[int]:
-    """Return the recorded shards that no row refers to any more."""
+    """Return the recorded shards that no row refers to."""
     sql = (
         "SELECT shard FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND nbytes > 0 ORDER BY shard"

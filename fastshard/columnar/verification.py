@@ -134,7 +134,7 @@ def _make_fault(error: FormatError) -> Fault:
 
 
 def _check_integrity(conn: ReaderConnection) -> Iterator[Fault]:
-    """Report what SQLite's own check finds."""
+    """Report the findings of SQLite's own check."""
     check = f"PRAGMA integrity_check({MAX_SQLITE_FAULTS})"
     limit = conn.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
     try:
@@ -185,7 +185,7 @@ def _report_leftovers(files: dict[str, int], owner: str) -> Iterator[Fault]:
 
 
 def _check_triggers(conn: ReaderConnection) -> Iterator[Fault]:
-    """Report triggers, for which a writer refuses the index."""
+    """Report triggers: a writer refuses an index with them."""
     try:
         check_no_triggers(conn, conn.path)
     except FormatError as error:

@@ -67,25 +67,25 @@ class SourceColumn(NamedTuple):
 
 
 def field_encoding(field: str) -> str:
-    """Return the encoding of a tar's field, by its suffix."""
+    """Return the encoding of a tar's field by its suffix."""
     image = IMAGES.get(field.rpartition(".")[2].lower())
     return image or KINDS.get(kind_of(field), "bytes")
 
 
 def suffix_of(encoding: str) -> str:
-    """Return the suffix that fields of an encoding get in a tar."""
+    """Return the suffix of an encoding's fields in a tar."""
     return SUFFIXES.get(encoding, "npy")
 
 
 def same_field(encoding: str) -> str:
-    """Return the encoding that the fields of an encoding have in a tar."""
+    """Return the tar's encoding that stores an encoding's fields."""
     if encoding == "str_int":
         return "int"
     return encoding if encoding in SUFFIXES else "npy"
 
 
 def to_column(field: str) -> str:
-    """Return the column's name for a tar's field: without the suffix, if it has one."""
+    """Return the column's name for a tar's field: without the suffix, if any."""
     encoding = field_encoding(field)
     stem, _, suffix = field.rpartition(".")
     if stem and suffix == suffix_of(encoding) and to_field(stem, encoding) == field:
@@ -94,7 +94,7 @@ def to_column(field: str) -> str:
 
 
 def to_field(name: str, encoding: str) -> str:
-    """Return the tar's field of a column: with a suffix, unless its name is one."""
+    """Return the tar's field of a column: with a suffix, unless the name has one."""
     encoding = same_field(encoding)
     if field_encoding(name) == encoding and to_column(name) == name:
         return name
@@ -128,7 +128,7 @@ def name_fields(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def parse_columns(text: str) -> dict[str, str | None]:
-    """Parse ``NAME:ENCODING,NAME,...``; None: the encoding that the column has."""
+    """Parse ``NAME:ENCODING,NAME,...``; None: the column's own encoding."""
     items: list[str] = []
     for item in text.split(","):
         if items and items[-1].count(":") == 3 and DIMENSIONS.fullmatch(item):

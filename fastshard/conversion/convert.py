@@ -128,7 +128,7 @@ def convert(
         How the source is read, as for `fastshard.open`.
     **remote
         How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
-        once. And what some formats take, as for `fastshard.open`: ``split=``.
+        once. And options of formats, as for `fastshard.open`: ``split=``.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def convert(
         `out` exists, and is not an empty directory, also if another process has made
         it meanwhile; or it is a mount point.
     ValueError
-        An option has none of its values, or the source has no such column.
+        An option has an unknown value, or the source has no such column.
     FormatError
         The source is damaged.
     OSError
@@ -212,7 +212,7 @@ def make_target(
     newline: str | None,
     separator: str | None,
 ) -> TargetFormat:
-    """Return the format to write, with its options."""
+    """Return the target format with its options."""
     check_choice("to", to, FORMATS)
     options = {
         "compression": compression is not None,
@@ -230,7 +230,7 @@ def make_target(
     }.get(to, {"separator"})
     for name, is_given in options.items():
         if is_given and name in lacking:
-            raise ValueError(f"{name}= is no option of {to}: leave it out")
+            raise ValueError(f"{name}= is not an option of {to}: leave it out")
     if to == "tar":
         from fastshard.conversion.tar import TarTarget
 
@@ -301,7 +301,7 @@ def plan_columns(
         except ConversionError as error:
             reasons.append(str(error))
             continue
-        is_json = output.encoding == "json"  # which has null
+        is_json = output.encoding == "json"  # the one with null
         found = one.count - one.nils * (not is_json)
         if not target.is_open and found < len(source):
             lacking = len(source) - found
@@ -329,7 +329,7 @@ def plan_columns(
 def find_fields(
     named: Mapping[str, str], wanted: Mapping[str, str | None] | None
 ) -> dict[str, str | None]:
-    """Return the wanted encodings by field, whose names or columns are given."""
+    """Return the requested encodings by field, from fields or columns."""
     by_name: dict[str, str] = {}
     for field, name in named.items():
         if name in by_name:
@@ -406,7 +406,7 @@ def plan_tasks(
     max_size: int | None,
     max_count: int | None,
 ) -> list[Task]:
-    """Return the ranges of samples that are written by themselves."""
+    """Return the ranges of samples to write independently."""
     total = len(source)
     if target.is_serial:
         return [Task(0, 0, total)]
@@ -432,7 +432,7 @@ def plan_tasks(
 
 
 def split_tasks(ranges: Iterable[tuple[int, int]], most: int) -> list[Task]:
-    """Return tasks of at most so many samples."""
+    """Split tasks into tasks of a maximum number of samples."""
     tasks: list[Task] = []
     for start, stop in ranges:
         for at in range(start, stop, most):

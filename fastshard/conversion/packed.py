@@ -1,4 +1,4 @@
-"""Packed tars, whose members are msgpack maps, as source and target of conversions."""
+"""Packed tars, with msgpack maps as members: source and target of conversions."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ class PackedTarget(TargetFormat):
 
 
 def check_size(data: Any) -> Any:
-    """Return bytes that a msgpack value has room for."""
+    """Return bytes that fit a msgpack value."""
     nbytes = memoryview(data).nbytes
     if nbytes > MAX_BYTES:
-        raise ValueMismatchError(f"a value of {nbytes:,} bytes fits no msgpack")
+        raise ValueMismatchError(f"a value of {nbytes:,} bytes does not fit msgpack")
     return data
 
 
@@ -113,12 +113,12 @@ def check_int(number: int) -> int:
 
 
 def check_stored(value: Any) -> Any:
-    """Return a value of which a payload can be made."""
+    """Return a value that a payload can store."""
     nbytes = getattr(value, "nbytes", 0)
     if nbytes > MAX_BYTES:
-        raise ValueMismatchError(f"a value of {nbytes:,} bytes fits no msgpack")
+        raise ValueMismatchError(f"a value of {nbytes:,} bytes does not fit msgpack")
     try:
-        # An empty array has the dtype of a large one.
+        # An empty array takes the dtype of a large one.
         pack({"": value[:0] if getattr(value, "shape", None) else value})
     except (TypeError, ValueError, OverflowError) as error:
         reason = str(error).removeprefix("field '': ")

@@ -1,4 +1,4 @@
-"""Profiles of a source's columns, gathered from its samples before writing."""
+"""Profiles of a source's columns, from a scan before the conversion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastshard.conversion.values import MAX_INT, MIN_INT
 
 __all__ = ["ColumnProfile", "Problem", "merge_profiles", "resolve_encoding"]
 
-IMAGES = {"jpeg": b"\xff\xd8", "png": b"\x89PNG"}  # their first bytes
+IMAGES = {"jpeg": b"\xff\xd8", "png": b"\x89PNG"}  # magic bytes
 JSON_KINDS = {"str", "int", "float", "json"}
 
 
@@ -42,7 +42,7 @@ class ColumnProfile:
     nils: int = 0
 
     def add_int(self, value: Any) -> None:
-        """Add a value of ints; a row of JSON may have others, which `check` finds."""
+        """Add an int; a row of JSON may have others, which `check` finds."""
         if isinstance(value, int) and not MIN_INT <= value <= MAX_INT:
             self.is_big = True
 
@@ -50,7 +50,7 @@ class ColumnProfile:
         self.kinds.add("array" if array.shape else str(array.dtype))
 
     def add_json(self, value: Any) -> None:
-        """Add a value of JSON: str, int, float or another one."""
+        """Add a JSON value: str, int, float or another one."""
         kind = type(value).__name__
         self.kinds.add(kind if kind in ("str", "int", "float") else "json")
         if kind == "int":
@@ -81,7 +81,7 @@ class ColumnProfile:
 
 
 def image_of(data: Any) -> str:
-    """Return the encoding of bytes: of a picture, if its first bytes say so."""
+    """Return the encoding of bytes, that of a picture by its magic bytes."""
     for encoding, magic in IMAGES.items():
         if data[: len(magic)] == magic:
             return encoding
@@ -108,7 +108,7 @@ class Problem:
 def merge_profiles(
     parts: Iterable[dict[str, ColumnProfile]],
 ) -> dict[str, ColumnProfile]:
-    """Join the profiles of parts of a source, in their order."""
+    """Merge the profiles of consecutive parts of a source."""
     merged: dict[str, ColumnProfile] = {}
     for part in parts:
         for name, profile in part.items():

@@ -1,4 +1,4 @@
-"""Directory of a conversion: written under a temporary name, then renamed."""
+"""Output directory of a conversion: temporary, then renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 def check_out(out: str) -> str:
-    """Return the real path of a directory that is to be made."""
+    """Return the real path of the output directory, checked."""
     if is_remote(out):
         raise ValueError(
             f"the output must be a local directory, got {redact(out)}: convert to a "
@@ -35,7 +35,7 @@ def check_out(out: str) -> str:
 
 
 class NewDirectory(NamedTuple):
-    """A directory that is renamed when it is complete.
+    """Directory that is renamed when complete.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Work of a conversion on a range of samples: scan, check, write."""
+"""Conversion of a range of samples: scan, check, write."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fastshard.errors import FastshardError
 
 __all__ = ["Checked", "Conversion", "StoppedError", "Task", "check", "scan", "write"]
 
-POLL_SAMPLES = 64  # between looks for the file that stops the work
-KEY_BYTES = 8  # of the digest of a key
+POLL_SAMPLES = 64  # seconds between checks of the stop file
+KEY_BYTES = 8  # bytes of the digest of a key
 MAX_MEMORY = 1 << 29  # bytes of mapped pages in a process
 
 
@@ -30,7 +30,7 @@ class StoppedError(Exception):
     """The conversion ends: another part failed, or the user interrupted."""
 
 
-_sources: dict[str, RowSource] = {}  # by folder, which is of one conversion
+_sources: dict[str, RowSource] = {}  # by folder, one for each conversion
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Conversion:
     keyed: bool = True
 
     def open(self) -> RowSource:
-        """Return the source; forked processes share what it knows of its shards."""
+        """Open the source; forked processes share its state."""
         source = _sources.get(self.folder)
         if source is None:
             from fastshard.dataset.open import open as open_dataset
@@ -85,14 +85,14 @@ class Conversion:
         return os.path.join(self.folder, "stop")
 
     def watch(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield samples until the conversion is stopped."""
+        """Yield samples until the conversion stops."""
         for i, sample in enumerate(samples):
             if not i % POLL_SAMPLES and os.path.exists(self.stop_path):
                 raise StoppedError
             yield sample
 
     def with_outputs(self, **changes: Any) -> Conversion:
-        """Return the conversion with more known about it."""
+        """Return the conversion with changed attributes."""
         return replace(self, **changes)
 
 
@@ -165,7 +165,7 @@ def examiner(
 
 
 class StoredRow(NamedTuple):
-    """The columns that are stored of samples of one schema."""
+    """The stored columns of samples with one schema."""
 
     numbers: list[int]
     encoders: list[ValueEncoder]
@@ -179,10 +179,10 @@ class RowMaker:
         self._conversion = conversion
         self._source = source
         self._rows: dict[int, StoredRow] = {}
-        self._seen: list[Columns] = []  # keeps the ids above theirs
+        self._seen: list[Columns] = []  # keeps the objects whose ids are keys
 
     def row_of(self, columns: Columns) -> StoredRow:
-        """Return what is stored of samples with these columns."""
+        """Return the stored columns of samples with these columns."""
         row = self._rows.get(id(columns))
         if row is None:
             row = self._rows[id(columns)] = self._make(columns)
@@ -213,7 +213,7 @@ class RowMaker:
 
 
 def without_nil(encode: ValueEncoder, reader: ValueReader) -> ValueEncoder:
-    """Return an encoder for which a sample with nil lacks the column."""
+    """Wrap an encoder: a sample with nil lacks the column."""
 
     def store_value(sample: Any) -> Any:
         return ABSENT if reader.value(sample) is None else encode(sample)
@@ -222,7 +222,7 @@ def without_nil(encode: ValueEncoder, reader: ValueReader) -> ValueEncoder:
 
 
 def check(conversion: Conversion, task: Task) -> Checked:
-    """Convert the values of a range that may fail, and drop the results."""
+    """Convert the fallible values of a range, and drop the results."""
     source = conversion.open()
     maker = RowMaker(conversion, source)
     target = conversion.target
@@ -269,7 +269,7 @@ def digest_of(key: str) -> bytes:
 
 
 def write(conversion: Conversion, task: Task) -> list[Any] | Problem:
-    """Write a range; return what its shards are, or the first problem."""
+    """Write a range; return its shards, or the first problem."""
     source = conversion.open()
     maker = RowMaker(conversion, source)
     writer = conversion.target.open_writer(

@@ -1,6 +1,6 @@
-"""MDS, JSON and XSV shards as the target of a conversion.
+"""MDS, JSON and XSV shards as targets of a conversion.
 
-Rows are written as they come, so that memory does not grow with a shard.
+Rows are written at once: memory does not grow with a shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fastshard.streaming.encodings.registry import mds_size as size_of
 __all__ = ["RowTarget"]
 
 MAX_SHARD = (1 << 32) - 1  # bytes: offsets have 32 bits
-MAX_COMPRESSED = 1 << 28  # bytes of a shard that is compressed, which is in memory
+MAX_COMPRESSED = 1 << 28  # bytes of a compressed shard, held in memory
 BUFFER = 1 << 20  # bytes
 COPIED = 1 << 22  # bytes at a time
 ROW_ENCODINGS = (
@@ -107,7 +107,7 @@ class RowTarget(TargetFormat):
         encoding, value = output.encoding, reader.value_for(output.encoding)
         if self.name == "json":
             if reader.form == f"row:{encoding}":
-                return value  # as it is, also of another type
+                return value  # unchanged, also of another type
             convert = "str_int" if encoding == "int" else encoding
             return lambda sample: coerce(value(sample), convert)
         if self.is_text:
@@ -115,7 +115,7 @@ class RowTarget(TargetFormat):
         if encoding == "bytes" or reader.form == form_of(encoding):
             return reader.stored
         encode = mds_encoder(encoding)
-        if encoding in DIRECT:  # of the same bytes as a value in Python
+        if encoding in DIRECT:  # equal values in Python, from other bytes
             return lambda sample: encode(coerce(value(sample), encoding))
         return lambda sample: encode_with(encode, coerce(value(sample), encoding))
 
@@ -138,7 +138,7 @@ class RowTarget(TargetFormat):
         return text
 
     def config(self, outputs: Sequence[OutputColumn]) -> dict[str, Any]:
-        """Return the configuration that shards and the index have."""
+        """Return the configuration for shards and the index."""
         columns = dict(sorted(each[1:] for each in outputs))
         config: dict[str, Any] = {
             "version": 2,
@@ -186,7 +186,7 @@ class RowTarget(TargetFormat):
                 path = file["basename"]
                 suffix = path[path.index(".", len(folder)) :]
                 file["basename"] = f"shard.{number:05}{suffix}"
-                if os.path.exists(path):  # of a zip, the raw file is gone
+                if os.path.exists(path):  # of a zip; the raw file is removed
                     os.rename(path, os.path.join(folder, file["basename"]))
         with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as index:
             json.dump({"version": 2, "shards": shards}, index, sort_keys=True)
@@ -200,7 +200,7 @@ def form_of(encoding: str) -> str:
 
 
 def encode_with(encode: Any, value: Any) -> bytes:
-    """Encode a value; errors of encodings are ones of the value."""
+    """Encode a value; raise the encoding's errors as ValueMismatchError."""
     try:
         encoded: bytes = encode(value)
     except (AttributeError, ValueError, OverflowError) as error:
@@ -255,7 +255,7 @@ class RowTargetWriter(TargetWriter):
         if file is None:
             file = self._file = self._begin()
         if file.size_with(size) > MAX_SHARD:
-            raise ValueMismatchError(f"a sample of {size:,} bytes fits no shard")
+            raise ValueMismatchError(f"a sample of {size:,} bytes does not fit a shard")
         file.append(pieces, size)
         if self._left is not None:
             self._left -= 1
@@ -273,7 +273,9 @@ class RowTargetWriter(TargetWriter):
         try:
             head = self._head.pack(*(len(row[at]) for at in self._variable))
         except struct.error:
-            raise ValueMismatchError("a value of 4 GiB or more fits no row") from None
+            raise ValueMismatchError(
+                "a value of 4 GiB or more does not fit a row"
+            ) from None
         return [head, *row]
 
     def _begin(self) -> GrowingShard:
@@ -302,7 +304,7 @@ class RowTargetWriter(TargetWriter):
         self._shards.append(shard)
 
     def _compress(self, path: str) -> dict[str, Any]:
-        """Replace a file by a compressed one; describe that."""
+        """Replace a file by a compressed one; return its description."""
         codec = parse_compression(str(self._target.compression))
         with open(path, "rb") as file:
             data = codec.compress(file.read())
@@ -315,7 +317,7 @@ class RowTargetWriter(TargetWriter):
         return self._describe(zipped)
 
     def _describe(self, path: str) -> dict[str, Any]:
-        """Return the entry of a file in the index; its path is not final."""
+        """Return the entry of a file in the index, with its temporary path."""
         hashes = hash_file(path, self._target.hashes) if self._target.hashes else {}
         return {"basename": path, "bytes": os.path.getsize(path), "hashes": hashes}
 
@@ -349,7 +351,7 @@ class GrowingShard:
         return len(self._ends) - 1
 
     def size_with(self, size: int) -> int:
-        """Return the bytes of the file with one more row."""
+        """Return the size of the file with one more row, in bytes."""
         return self._at + size
 
     def append(self, pieces: list[Any], size: int) -> None:
@@ -414,7 +416,7 @@ class MdsFile(GrowingShard):
 
 
 class TextFile(GrowingShard):
-    """A JSON or XSV shard: lines, and the offsets in a file of their own."""
+    """A JSON or XSV shard: lines, and their offsets in a second file."""
 
     def __init__(self, path: str, config: bytes, start: bytes) -> None:
         super().__init__(path, start)

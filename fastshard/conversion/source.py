@@ -56,14 +56,14 @@ class RowSource:
         return self.starts[-1]
 
     def has_keys(self) -> bool:
-        """True if keys are stored; False if they are the samples' positions."""
+        """True if keys are stored, False if they are positions."""
         if self.is_open:
             return True
         found = [columns.get(KEY) for columns in self.all_columns()]
         return bool(found) and all(each and each[0].encoding == "str" for each in found)
 
     def _schemas(self) -> Iterator[int]:
-        """Yield a shard of each schema that has samples; of a source not open."""
+        """Yield a shard of each schema with samples; the source need not be open."""
         seen = set()
         for k, (start, stop) in enumerate(pairwise(self.starts)):
             codec = id(self.shards.codec(k)) if start < stop else None
@@ -86,14 +86,14 @@ class RowSource:
         return {field: field.removeprefix(METADATA) for field in fields}
 
     def shard_bytes(self, k: int) -> int:
-        """Return the size of shard `k`; 0 if it is not known."""
+        """Return the size of shard `k`, 0 if unknown."""
         if not self.is_open:
             return int(self.shards.index.data_bytes(self.shards.numbers[k]))
         path = self.shards.paths[k]
         return os.path.getsize(path) if self.shards.remote is None else 0
 
     def columns_of(self, k: int) -> Columns:
-        """Return the columns of the samples of shard `k`; of a source not open."""
+        """Return the columns of shard `k`; the source need not be open."""
         codec = self.shards.codec(k)
         found = self._columns.get(codec)
         if found is None:
@@ -110,7 +110,7 @@ class RowSource:
         return found
 
     def all_columns(self) -> Iterator[Columns]:
-        """Yield the columns of each schema; of a source that is not open."""
+        """Yield the columns of each schema; the source need not be open."""
         return map(self.columns_of, self._schemas())
 
     def columns_in(self, sample: Any, k: int) -> Columns:
@@ -157,7 +157,7 @@ class RowSource:
             start, k = end, k + 1
 
     def each(self, start: int, stop: int) -> Iterator[Any]:
-        """Iterate over samples of which few bytes are read."""
+        """Iterate over samples without prefetch, for few bytes of each."""
         dataset = self.dataset
         if self.shards.remote is not None:  # one request for many samples
             return iter(dataset[start:stop])

@@ -26,7 +26,7 @@ CHANGED = {"float": "float64", "str_float": "float64", "ndarray": "npy"}
 
 
 class TarTarget(TargetFormat):
-    """Tar shards: a field for each column, its encoding in the field's suffix."""
+    """Tar shards: each column is a field, with its encoding as suffix."""
 
     name = "tar"
     has_key_column = False
@@ -103,7 +103,7 @@ class TarTarget(TargetFormat):
 
 
 def complete_tars(folder: str, parts: Sequence[Sequence[str]]) -> None:
-    """Name the tars of a directory in their order, and write its index."""
+    """Name the tars of a directory in order, and write the index."""
     from fastshard.dataset.build_index import build_index
 
     shards = [path for part in parts for path in part]

@@ -1,4 +1,4 @@
-"""Targets of conversions: what a format holds, and the writer of its shards."""
+"""Targets of conversions: their encodings, checks and writers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastshard.conversion.values import ValueReader
 
 __all__ = ["OutputColumn", "TargetFormat", "TargetWriter", "ValueEncoder"]
 
-ValueEncoder = Callable[[Any], Any]  # from a sample to what its column stores
+ValueEncoder = Callable[[Any], Any]  # from a sample to the column's stored value
 
 
 class OutputColumn(NamedTuple):
@@ -40,15 +40,15 @@ class TargetWriter(ABC):
 
     @abstractmethod
     def finish(self) -> list[Any]:
-        """Finish the last shard; return what `TargetFormat.complete` needs of each."""
+        """Finish the last shard; return the results for `TargetFormat.complete`."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close what is open; the directory is removed afterwards."""
+        """Close the files; the directory is removed afterwards."""
 
 
 class TargetFormat(ABC):
-    """A format that is written to; it pickles.
+    """Format to write; it pickles.
 
     Attributes
     ----------
@@ -72,11 +72,11 @@ class TargetFormat(ABC):
 
     @abstractmethod
     def adopt(self, encoding: str) -> str | None:
-        """Return the target's encoding for one of the source; None: it has none."""
+        """Return the target's encoding for one of the source, or None."""
 
     @abstractmethod
     def accepts(self, encoding: str) -> bool:
-        """Return whether an encoding that the user names is one of the target."""
+        """Return whether the target has an encoding named by the user."""
 
     @abstractmethod
     def check_name(self, output: OutputColumn) -> None:
@@ -84,7 +84,7 @@ class TargetFormat(ABC):
 
     @abstractmethod
     def check_columns(self, outputs: Sequence[OutputColumn]) -> None:
-        """Raise ValueError for columns that the target cannot have together."""
+        """Raise ValueError for columns that the target cannot combine."""
 
     @abstractmethod
     def check_key(self, key: str) -> None:
@@ -92,7 +92,7 @@ class TargetFormat(ABC):
 
     @abstractmethod
     def encoder(self, output: OutputColumn, reader: ValueReader) -> ValueEncoder:
-        """Return the function that makes of a sample what its column stores.
+        """Return the function from a sample to the column's stored value.
 
         It raises a ValueError for values that the target cannot hold.
         """
@@ -101,7 +101,7 @@ class TargetFormat(ABC):
     def is_copied(
         self, output: OutputColumn, reader: ValueReader, *, is_same: bool
     ) -> bool:
-        """Return whether stored bytes go to the target unchanged, without a check."""
+        """Return whether stored bytes are copied unchanged and unchecked."""
 
     @abstractmethod
     def open_writer(

@@ -1,4 +1,4 @@
-"""Values of columns: how a source stores them, and their conversion."""
+"""Values of columns: their stored forms, and conversion."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = [
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1
-ABSENT = object()  # in place of a value: the sample lacks the column
-RAW = {"bytes", "jpeg", "png"}  # encodings whose stored bytes every format keeps
+ABSENT = object()  # placeholder: the sample lacks the column
+RAW = {"bytes", "jpeg", "png"}  # encodings with the same stored bytes in every format
 FORMS = {"str": "utf8", "json": "json"} | dict.fromkeys(RAW, "raw")
 
 
@@ -61,7 +61,7 @@ class ValueReader(NamedTuple):
     value: Callable[[Any], Any]
 
     def value_for(self, encoding: str) -> Callable[[Any], Any]:
-        """Return the function whose values are converted to an encoding.
+        """Return the function whose values an encoding converts.
 
         JSON becomes text as it is stored.
         """
@@ -118,7 +118,7 @@ def _stored(field: str) -> Callable[[Any], Buffer]:
 
 
 def _json_text(field: str) -> Callable[[Any], Buffer]:
-    """Return the function that reads JSON without a byte order mark."""
+    """Return a function that reads JSON without a byte order mark."""
 
     def stored(sample: Any) -> Buffer:
         view: memoryview = sample.view(field)
@@ -138,7 +138,7 @@ def _value(field: str, encoding: str) -> Callable[[Any], Any]:
 
 
 def coerce(value: Any, encoding: str) -> Any:
-    """Return a value as one of an encoding, if nothing is lost."""
+    """Convert a value to an encoding, if that is lossless."""
     converter = CONVERTERS.get(encoding.partition(":")[0])
     if converter is None:
         raise ValueMismatchError(f"values cannot be converted to {encoding}")
@@ -149,9 +149,8 @@ def coerce(value: Any, encoding: str) -> Any:
     except FormatError:
         raise
     except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
-        raise ValueMismatchError(f"{_describe(value)} is no {encoding}: {error}") from (
-            error
-        )
+        reason = f"{_describe(value)} does not fit {encoding}: {error}"
+        raise ValueMismatchError(reason) from error
 
 
 def _describe(value: Any) -> str:
@@ -164,7 +163,7 @@ def _describe(value: Any) -> str:
 
 
 def _fail(value: Any, encoding: str) -> ValueMismatchError:
-    return ValueMismatchError(f"{_describe(value)} is no {encoding}")
+    return ValueMismatchError(f"{_describe(value)} does not fit {encoding}")
 
 
 def _scalar(value: Any) -> Any:
@@ -259,7 +258,7 @@ def check_names(value: Any) -> None:
         if isinstance(value, dict):
             for name in value:
                 if not isinstance(name, str):
-                    raise ValueMismatchError(f"a map with the key {name!r} is no JSON")
+                    raise ValueMismatchError(f"a map with the key {name!r} is not JSON")
             rest.extend(value.values())
         elif isinstance(value, list):
             rest.extend(value)
@@ -273,7 +272,7 @@ def to_decimal(value: Any, encoding: str) -> Decimal:
 
 
 def to_array(value: Any, encoding: str) -> Any:
-    """Return an array that MDS stores; the encoding checks dtype and shape."""
+    """Return an array for MDS; the encoding checks dtype and shape."""
     import numpy as np
 
     if not isinstance(value, np.ndarray | np.generic):
@@ -330,5 +329,5 @@ def check_finite(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except ValueError as error:
-        raise ValueMismatchError(f"{_describe(value)} is no JSON: {error}") from error
+        raise ValueMismatchError(f"{_describe(value)} is not JSON: {error}") from error
     return value

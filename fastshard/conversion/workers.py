@@ -1,4 +1,4 @@
-"""Processes that work on the ranges of a conversion."""
+"""Worker processes of a conversion."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Workers"]
 
-FROM_TERMINALS = [  # which send them to all processes of a command
+FROM_TERMINALS = [  # sent to all processes of a command
     getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)
 ]
 HELD = {*FROM_TERMINALS, signal.SIGTERM}
-GRACE_SECONDS = 5.0  # for workers to stop; containers are killed after 10
+GRACE_SECONDS = 5.0  # seconds for workers to stop; containers are killed after 10
 
 T = TypeVar("T")
 Outcome = tuple[Any, BaseException | None]  # of a task: its result, or its error
 
 
 class Workers:
-    """Processes for one conversion; none, if one worker is enough.
+    """Processes of one conversion; none for a single worker.
 
     Each has a pipe of its own, which ends with it: the death of one is seen at once,
     also amid a message.
@@ -129,7 +129,7 @@ class Workers:
         return FastshardError(f"a worker process died: {how}")
 
     def _start(self, count: int) -> None:
-        """Start processes, beside those that are there."""
+        """Start further processes."""
         # A fork is quick and needs no guard of the caller's main module, but may copy
         # the locks that other threads hold.
         can_fork = sys.platform == "linux" and threading.active_count() == 1
@@ -157,7 +157,7 @@ class Workers:
             os.unlink(conversion.stop_path)
 
     def _close(self) -> None:
-        """End the processes; kill those that work on for `GRACE_SECONDS`."""
+        """Close the pipes; kill processes that run for `GRACE_SECONDS` more."""
         crew, self._crew = self._crew, {}
         deadline = time.monotonic() + GRACE_SECONDS
         try:
@@ -173,7 +173,7 @@ class Workers:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """Delay signals to this thread, and to processes that it starts: see `serve`."""
+    """Delay signals to this thread and to processes that it starts; see `serve`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -194,7 +194,7 @@ def wait_for(pipes: Iterable[Connection]) -> list[Connection]:
 
 
 def serve(pipe: Connection, copied: Sequence[Connection]) -> None:
-    """Answer tasks until the pipe ends."""
+    """Run tasks until the pipe ends."""
     for other in copied:
         other.close()
     leave_signals()
@@ -206,7 +206,7 @@ def serve(pipe: Connection, copied: Sequence[Connection]) -> None:
 
 
 def leave_signals() -> None:
-    """Leave signals to the parent, but for that of `Process.terminate`."""
+    """Ignore signals except that of `Process.terminate`; the parent handles them."""
     for number in FROM_TERMINALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not a handler of the parent
@@ -217,7 +217,7 @@ def leave_signals() -> None:
 def answer(
     function: Callable[[Conversion, Task], Any], conversion: Conversion, task: Task
 ) -> bytes:
-    """Return the result of a task or its error, pickled."""
+    """Return the pickled result or error of a task."""
     try:
         return pickle.dumps((function(conversion, task), None))
     except BaseException as error:

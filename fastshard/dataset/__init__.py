@@ -4,7 +4,7 @@ from importlib import import_module
 
 
 def __getattr__(name: str) -> object:
-    """Find what pickles name that were made when `fastshard.dataset` was a module."""
+    """Resolve names in pickles made while `fastshard.dataset` was a module."""
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("fastshard.dataset.dataset"), name)

@@ -248,8 +248,8 @@ class _StoppedError(Exception):
 class _ScanProgress:
     """Bytes done of each shard, and the signal that stops all scans.
 
-    `warned` counts warnings of entries that are not read: there is one.
-    Each thread writes to one item of `done`, so that no lock is needed.
+    `warned` counts warnings of unread entries, of which only one is given. Each thread
+    writes to its own item of `done`, without a lock.
     """
 
     def __init__(self, sizes: list[int], warned: Iterator[int]) -> None:
@@ -261,7 +261,7 @@ class _ScanProgress:
     def callback(self, k: int, *, counts: bool) -> Progress:
         """Return the progress callback for a pass over shard `k`.
 
-        Only one pass over a shard counts, the longest.
+        Of several passes over a shard only the longest counts.
         """
 
         def report(done: int) -> None:
@@ -375,7 +375,7 @@ def _write_wids(job: Job, paths: Sequence[str]) -> str:
         raise FastshardError("format wids needs local shards: download them first")
     path = os.path.join(job.folder, WIDS_NAME)
     os.makedirs(job.folder, exist_ok=True)
-    with _held(path):
+    with _lock_index(path):
         paths, gone = _join_wids(path, paths)
         root = common_root(paths)
         shards = TarSet(
@@ -388,7 +388,7 @@ def _write_wids(job: Job, paths: Sequence[str]) -> str:
 
 
 def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the shards with those that a wids list has too, and its missing ones."""
+    """Merge the shards with those of a wids list; return them and the missing ones."""
     from fastshard.index.wids import read_wids
 
     try:
@@ -406,8 +406,8 @@ def _join_wids(path: str, paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def _held(path: str) -> Iterator[None]:
-    """Keep other processes from writing an index of the dataset meanwhile."""
+def _lock_index(path: str) -> Iterator[None]:
+    """Hold the lock of the dataset's indexes."""
     folder, name = os.path.split(path)
     with hold_file(os.path.join(folder, f".{name}.lock")):
         yield
@@ -434,9 +434,9 @@ def merge_indexes(
 ) -> str:
     """Make ``dataset.fsi`` from the shards' own indexes.
 
-    With it a dataset is counted, and keys are looked up, without opening shards.
-    `build_index` makes it too, unless it indexes a part of the shards. Further shards
-    of the directory are listed too, as by `build_index`.
+    It gives sample counts and keys without opening shards. `build_index` makes it too,
+    unless it indexes a part of the shards. Further shards of the directory are listed
+    too, as by `build_index`.
 
     Parameters
     ----------
@@ -487,7 +487,7 @@ def _write_dataset_index(
     path = os.path.join(job.folder, NAME)
     for shard in paths:
         _require_index(job, shard)
-    with _held(path):
+    with _lock_index(path):
         shards = {shard_name(shard, job.root): shard for shard in paths}
         records = {name: _make_record(job, shards[name]) for name in shards}
         known = _list_known(path)
@@ -511,7 +511,7 @@ def _write_dataset_index(
 def _renew_above(
     job: Job, paths: Sequence[str], warned: Iterator[int]
 ) -> tuple[list[str], list[str]]:
-    """Renew the nearest ``dataset.fsi`` above that lists some of the shards too.
+    """Update the nearest parent ``dataset.fsi`` that lists some of the shards.
 
     Return its path, or the reason why it was not written.
     """
@@ -610,7 +610,7 @@ def _join_names(known: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _require_index(job: Job, shard: str) -> str:
-    """Return the path of a shard's index; raise FastshardError if it has none."""
+    """Return the path of a shard's index; raise FastshardError without one."""
     path = job.index_path(shard)
     if not os.path.exists(path):
         raise FastshardError(f"{redact(shard)} has no index {path}")

@@ -150,7 +150,7 @@ class Mix(UnionDataset[T_co]):
         self._blocks: Shuffle | None = None
 
     def tokens(self, field: str, length: int, **options: Any) -> NoReturn:
-        """Refuse: windows go through documents of one dataset.
+        """Raise TypeError: token windows need a single dataset.
 
         Mix datasets of windows instead, each of one dataset's tokens.
 

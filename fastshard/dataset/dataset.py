@@ -128,7 +128,7 @@ class Dataset(BaseDataset[T_co]):
       `take`, `split`, `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`,
       `decode`, `images`, `map`; of several: ``a + b``, `fastshard.mix`,
       `fastshard.zip_by_key`.
-    - Iteration: ``for sample in ds``, `iter`, `batches`, and to go on after a stop
+    - Iteration: ``for sample in ds``, `iter`, `batches`, and to resume
       `state_dict` and `resume`.
     - Many samples as arrays: `batches`, `columns`, `read_into`.
     - The data themselves: `fields`, `info`, `stats`, `verify`, `memory_info`, `close`.
@@ -210,7 +210,7 @@ class Dataset(BaseDataset[T_co]):
         self._keys: DatasetKeys | None = None
         self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
-        self._own_order: Order | None = None  # then, too; None: all in order
+        self._own_order: Order | None = None  # None: in order
         # The fast path of ds[i]: samples as they are, or as one decoder makes them.
         self._direct_locator: SampleLocator | None = None
         self._count = 0
@@ -230,7 +230,7 @@ class Dataset(BaseDataset[T_co]):
         return Dataset(shards, **(options | changes))
 
     def _make_picker(self) -> FieldPicker | None:
-        """Return what checks and renames the fields of samples; None: nothing does.
+        """Return the `FieldPicker`; None if fields are neither checked nor renamed.
 
         Where no name has alternatives, compiled code checks the selected fields.
         """
@@ -261,10 +261,6 @@ class Dataset(BaseDataset[T_co]):
 
     def __len__(self) -> int:
         """Return the number of samples, by a scan of shards without an index.
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -343,7 +339,7 @@ class Dataset(BaseDataset[T_co]):
         return self._map_item_at(item, i) if self._stages else item
 
     def _wrap(self, samples: list[Any], positions: Iterable[int]) -> list[Any]:
-        """Return samples with the names of alternatives, whose images are decoded."""
+        """Apply alternatives of fields and image decoding to samples."""
         if self._choices:
             samples = self._choose(samples)
         if self._images is None:
@@ -369,7 +365,7 @@ class Dataset(BaseDataset[T_co]):
         return items
 
     def _choose(self, samples: list[Any]) -> list[Any]:
-        """Return stored samples with the names of their alternatives."""
+        """Apply alternatives of fields to stored samples."""
         if not self._choices:
             return samples
         assert self._picker is not None
@@ -479,13 +475,9 @@ class Dataset(BaseDataset[T_co]):
         return f"sample {sample.key!r} of {sample._where(sample.keys()[0])[0]}"
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
-        """Do what `get_many` does in a thread, under asyncio or trio.
+        """Call `get_many` in a thread, under asyncio or trio.
 
         Calls awaited together read their remote ranges together.
-
-        Parameters
-        ----------
-        positions : iterable of int, or array
 
         Returns
         -------
@@ -504,7 +496,7 @@ class Dataset(BaseDataset[T_co]):
         ['text 5', 'text 90']
         """
         positions = list(positions)
-        background = self._set.background  # a cancelled call goes on until `close`
+        background = self._set.background  # a cancelled call continues until `close`
         return await run_in_thread(
             lambda: background.run(lambda: self.get_many(positions))
         )
@@ -722,7 +714,7 @@ class Dataset(BaseDataset[T_co]):
         return self._set.iterate(stream, WINDOW, make)
 
     def _item_maker(self) -> Callable[[Any], Any] | None:
-        """Return the function that makes an item of a sample; None: it is the item."""
+        """Return the function from sample to item; None: items are samples."""
         match self._stages:
             case ():
                 return None
@@ -804,8 +796,8 @@ class Dataset(BaseDataset[T_co]):
     def raw(self) -> Dataset[Sample]:
         """The same samples in the same order, as the members of their tar shards.
 
-        Of a dataset that was opened with ``packed=True``; other datasets have their
-        own samples. Selected fields and mapped functions are left out.
+        For a dataset opened with ``packed=True``; the samples of others are raw
+        already. Selected fields and mapped functions are left out.
 
         Examples
         --------
@@ -868,7 +860,7 @@ class Dataset(BaseDataset[T_co]):
         return narrowed._replace(plan=selected)
 
     def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Return a mask of this dataset's samples: those that have some fields."""
+        """Return a mask of the samples that have the given fields."""
         mask, order = self._names.mask(fields), self._order()
         return mask if order is None else mask[order.positions(0, len(order))]
 
@@ -979,12 +971,8 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         fn : callable
-            Takes a sample, or what the previous `map` or `decode` returned. A function
+            Takes a sample, or the result of the previous `map` or `decode`. A function
             of a module, not a lambda, where the dataset goes to worker processes.
-
-        Returns
-        -------
-        Dataset
 
         Examples
         --------
@@ -1071,10 +1059,9 @@ class Dataset(BaseDataset[T_co]):
             into rows, and the remainder is packed.
         documents : bool, default False
             Windows are dicts: ``tokens``; ``document``, int32 [length], the number of
-            each token's document, from 0 in a window; and ``position``, int32
-            [length], of the token in its document, or in what the window has of it.
-            `eos` belongs to the document before it. Padding has document -1 and
-            position 0.
+            each token's document, from 0 in a window; and ``position``, int32 [length],
+            of the token in its document, or in its part in the window. `eos` belongs to
+            the document before it. Padding has document -1 and position 0.
         drop_last : bool, default True
             Drop the tokens behind the last whole window of a stream. False: they are a
             window of their own, filled with `eos`, or with zeros without one.
@@ -1093,7 +1080,7 @@ class Dataset(BaseDataset[T_co]):
             document. The last two when tokens are counted, on first use.
         FormatError
             On first use: a document has another dtype, several axes, or a size that
-            is no multiple of a token's.
+            is not a multiple of a token's.
         FieldNotFoundError
             On first use: a sample lacks the field.
         FastshardError
@@ -1173,10 +1160,10 @@ class Dataset(BaseDataset[T_co]):
             Handling of truncated JPEG files: an error, or grey for missing rows.
         decoder : str or callable, optional
             ``"simplejpeg"``, ``"imagecodecs"`` or ``"pillow"`` for JPEG; Pillow decodes
-            other kinds, and what the first two refuse. Or a function of the stored
-            bytes that returns the picture as stored, uint8 ``[H, W]`` or ``[H, W, C]``
-            with 1 (grey), 3 (RGB) or 4 channels. By default the fastest one that is
-            installed.
+            other kinds, and files that the first two refuse. Or a function of the
+            stored bytes that returns the picture as stored, uint8
+            ``[H, W]`` or ``[H, W, C]`` with 1 (grey), 3 (RGB) or 4 channels. By default
+            the fastest installed one.
         seed : int, default 0
             Seed of random boxes and mirroring.
         epoch : int, default 0
@@ -1261,10 +1248,6 @@ class Dataset(BaseDataset[T_co]):
         ----------
         shards : iterable of str or int
             Paths as in ``ds.shards.paths``, last parts of paths, or positions.
-
-        Returns
-        -------
-        Dataset
 
         Raises
         ------
@@ -1533,7 +1516,7 @@ class ShardOpener:
     """Opens the shards of one iteration and records failures.
 
     From the second remote shard on, those behind it are opened ahead in threads. Their
-    errors are met again, and raised, in the turn of the shard.
+    errors are raised when the shard is reached.
     """
 
     def __init__(
@@ -1558,7 +1541,7 @@ class ShardOpener:
             raise
 
     def _open_ahead(self, k: int) -> None:
-        """Begin to open the shards behind `k`: more of them, the more were read."""
+        """Open shards after `k` ahead, more of them as the iteration continues."""
         stop = min(k + 1 + min(2 * k, SHARDS_AHEAD), len(self._set))
         for i in range(k + 1, stop):
             if i not in self._ahead and self._set.open_samples[i] is None:
@@ -1593,8 +1576,8 @@ class StateMaker:
     def base_position(self, i: int) -> int:
         """Return the position of an item's sample before selection and shuffle.
 
-        After a shard that could not be opened, which no resumed iteration passes, the
-        item's own.
+        After a shard that could not be opened it is the item's own: no resumed
+        iteration skips such a shard.
         """
         shards = self._set_ref()
         if self._failed and shards is not None:

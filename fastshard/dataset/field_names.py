@@ -76,7 +76,7 @@ class FieldNames(NamedTuple):
     ) -> FieldNotFoundError | None:
         """Return the error of a field that no sample of the first shards has.
 
-        Or that none has together with the others that `picker` needs.
+        Also if no sample has it together with the other fields of `picker`.
         """
         names = split_name(name)
         hidden = self._find_hidden(names)
@@ -93,7 +93,7 @@ class FieldNames(NamedTuple):
         return missing_from("the first shards, which have", names, self.all())
 
     def usual(self, picker: FieldPicker | None) -> frozenset[str]:
-        """Return the fields of most of the first samples that have the needed ones."""
+        """Return the usual fields of the first samples with the needed ones."""
         sets = self.shards.field_sets()
         complete = [f for f in sets if picker is None or picker.is_met(f)]
         usual = max(
@@ -104,7 +104,7 @@ class FieldNames(NamedTuple):
         return frozenset(visible_names(usual, self.choices))
 
     def mask(self, fields: Iterable[str]) -> NDArray[np.bool_]:
-        """Return a mask of the shards' samples: those that have some fields."""
+        """Return a mask of the samples that have the given fields."""
         shards = self.shards
         groups = [stored_names(split_name(field), self.choices) for field in fields]
         return _collect_mask(shards, lambda k: _having_all(shards.samples(k), groups))

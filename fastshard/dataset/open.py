@@ -52,7 +52,7 @@ __all__ = ["OpenOptions", "open"]
 
 
 class OpenOptions(RemoteOptions, total=False):
-    """Options of `open` that not every source takes: how URLs are read, and formats.
+    """Options of `open` for URLs and for formats.
 
     Attributes
     ----------
@@ -161,8 +161,8 @@ def open(  # noqa: A001
     **remote
         How URLs are read: ``token=``, ``headers=``, ``cache_dir=``,
         ``cache_limit="100GB"``, ``timeout=60`` (seconds), ``connections=16``,
-        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`. And what
-        some formats take: of MosaicML Streaming ``split=``, ``validate_hash=``,
+        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`. And options
+        of formats: of MosaicML Streaming ``split=``, ``validate_hash=``,
         ``allow_unsafe_types=``.
 
     Returns
@@ -173,8 +173,8 @@ def open(  # noqa: A001
     Raises
     ------
     ShardNotFoundError
-        A path or a split does not exist, or has no shard; the error says what is
-        there. Also a `FileNotFoundError`.
+        A path or a split does not exist, or has no shard; the error lists what exists.
+        Also a `FileNotFoundError`.
     FastshardError
         There are local and remote shards together, or one shard twice.
     FormatError
@@ -182,7 +182,7 @@ def open(  # noqa: A001
     RemoteError
         A URL cannot be read.
     ValueError, TypeError
-        An option has none of its values, or is unknown.
+        An option has an unknown value, or is unknown.
 
     Examples
     --------
@@ -264,13 +264,13 @@ def open(  # noqa: A001
 
 
 def _refuse_remote(found: Format, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for an option for URLs, of a format with local files alone."""
+    """Raise ValueError for an option of URLs if the format is local only."""
     remote = select_remote(options)
     check_local(remote)
     if remote.get("cache_dir"):
         raise ValueError(
-            f"cache_dir= is no option of {found.name} datasets, whose files are always "
-            "mapped: leave it out"
+            f"cache_dir= is not an option of {found.name} datasets, whose files "
+            "are always mapped: leave it out"
         )
 
 

@@ -189,7 +189,7 @@ class ShardSet(LockOwner, ABC):
             self.used = bytearray(count)
         self._clock_hand = 0
         self._found_fields: dict[str, bool] = {}  # by `has_field`
-        self._field_sets: Counter[frozenset[str]] | None = None  # once asked for
+        self._field_sets: Counter[frozenset[str]] | None = None  # once requested
         self.open_count: int = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
@@ -258,11 +258,11 @@ class ShardSet(LockOwner, ABC):
         raise self.unlike_tars()
 
     def raw(self) -> ShardSet:
-        """Return the set of the same shards without an interpretation of samples."""
+        """Return the set of the same shards as plain tars."""
         return self
 
     def unlike_tars(self) -> FastshardError:
-        """Return the error for what needs tar shards."""
+        """Return the error of an operation that needs tar shards."""
         return FastshardError(
             f"expected a dataset of tar shards, got a {self.format} dataset: "
             f"{self.root}; its shards hold fields, not samples"
@@ -273,9 +273,9 @@ class ShardSet(LockOwner, ABC):
         return len(self)
 
     def summary(self) -> Summary:
-        """Return what local indexes say; opens no shard and asks no server.
+        """Return facts from local indexes; opens no shard and asks no server.
 
-        It does not depend on what this object counted, so that equal sets in several
+        It does not depend on counts of this object, so that equal sets in several
         processes have equal ones.
         """
         if self._summary is None:
@@ -364,14 +364,14 @@ class ShardSet(LockOwner, ABC):
     ) -> dict[str, NDArray[Any]]:
         """Return fields of many samples that are arrays of one layout, by name.
 
-        They are new arrays, in the order of `fields`, of which some may be left out. A
-        format whose fields lie in rows reads each row once for all of them; by default
-        no field is returned, and each is read for itself.
+        New arrays in the order of `fields`; some may be missing. A format of rows reads
+        each row once for all fields; by default no field is returned, and the caller
+        reads them one by one.
         """
         return {}
 
     def verify(self, *, hashes: bool = False) -> list[Any] | None:
-        """Return the faults that a format's own check finds, or None if it has none."""
+        """Return the faults that the format's own check finds; None: no check."""
         return None
 
     def samples(self, k: int) -> Any:
@@ -386,8 +386,8 @@ class ShardSet(LockOwner, ABC):
     def keep(self, k: int, samples: Any, opening: Opening | None = None) -> Any:
         """Register the samples of an opened shard; return the registered ones.
 
-        Samples that another thread registered first win: they may be private pages
-        that were written to. `opening` is the check of the shard's file.
+        Samples registered by another thread take precedence: their private pages may be
+        modified. `opening` is the check of the shard's file.
         """
         with self.lock:
             if not self.closed:
@@ -516,8 +516,8 @@ class ShardSet(LockOwner, ABC):
     def close(self) -> None:
         """Close all shards; views stay valid, iterations raise.
 
-        A shard that another thread is opening is closed by `keep`. What was begun ahead
-        has ended: no thread writes to a disk afterwards.
+        A shard that another thread is opening is closed by `keep`. Work ahead has
+        ended: no thread writes to a disk afterwards.
         """
         with self.lock:
             self.closed = True

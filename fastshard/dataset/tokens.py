@@ -247,7 +247,7 @@ class TokenDocuments:
     def _layout(self, samples: Any, i: int) -> FieldLayout:
         """Return the layout of the field in a shard, by one of its samples."""
         sample = samples[i]
-        sample.member(self.field)  # raises if there is none
+        sample.member(self.field)  # raises if absent
         layout: FieldLayout = sample.layout_of(self.field)
         if layout.kind == "value" and self.given is None:
             raise ValueError(

@@ -204,7 +204,7 @@ def verify_index(
                 settings = file.settings
         if infer_format(base_of(path)) == "fsi":
             damage = list(_verify_checksums(path, settings))
-            if damage:  # no reader uses what the damaged parts list
+            if damage:  # no reader uses damaged parts
                 yield from damage
                 return
     except FormatError as error:

@@ -71,14 +71,6 @@ class Shards(Sequence["TarShard"]):
     def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
         """Return a shard by position, or a list of them by a slice.
 
-        Parameters
-        ----------
-        k : int or slice
-
-        Returns
-        -------
-        TarShard, or list of TarShard
-
         Raises
         ------
         IndexError
@@ -105,10 +97,6 @@ class Shards(Sequence["TarShard"]):
         shard : str or int
         start, stop : int, optional
             Positions to search from, and up to.
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -165,10 +153,6 @@ class Members(Sequence[memoryview]):
         key : int, str or slice
             A name is looked up in every shard.
 
-        Returns
-        -------
-        memoryview, or list of memoryview
-
         Raises
         ------
         IndexError
@@ -195,14 +179,6 @@ class Members(Sequence[memoryview]):
 
     def get_many(self, positions: Sequence[int]) -> list[memoryview]:
         """Return views by position, in the given order.
-
-        Parameters
-        ----------
-        positions : sequence of int
-
-        Returns
-        -------
-        list of memoryview
 
         Raises
         ------
@@ -241,14 +217,6 @@ class Members(Sequence[memoryview]):
 
         In a shard with several, that of the last one. Opens every shard.
 
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        list of int
-
         Examples
         --------
         >>> ds.members.find("000042.txt"), ds.members.find("x.txt")
@@ -270,10 +238,6 @@ class Members(Sequence[memoryview]):
         name : str
         start, stop : int, optional
             Positions to search from, and up to.
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -309,10 +273,6 @@ class Members(Sequence[memoryview]):
 
     def keys(self) -> Iterator[str]:
         """Iterate over the members' names.
-
-        Returns
-        -------
-        iterator of str
 
         Examples
         --------
@@ -393,14 +353,6 @@ class DatasetKeys(Sequence[str]):
     def __getitem__(self, i: int | slice) -> str | list[str]:
         """Return a key by position, or a list of them by a slice.
 
-        Parameters
-        ----------
-        i : int or slice
-
-        Returns
-        -------
-        str, or list of str
-
         Raises
         ------
         IndexError
@@ -432,10 +384,6 @@ class DatasetKeys(Sequence[str]):
         """Return the positions of all samples with a key.
 
         For tars a leading ``./`` is ignored.
-
-        Parameters
-        ----------
-        key : str
 
         Returns
         -------
@@ -501,10 +449,6 @@ class DatasetKeys(Sequence[str]):
         start, stop : int, optional
             Positions to search from, and up to.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         SampleNotFoundError
@@ -530,14 +474,6 @@ class DatasetKeys(Sequence[str]):
 
     def count(self, key: str) -> int:
         """Return the number of samples with a key.
-
-        Parameters
-        ----------
-        key : str
-
-        Returns
-        -------
-        int
 
         Examples
         --------

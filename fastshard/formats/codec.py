@@ -63,7 +63,7 @@ class FieldCodec:
         return kind_of(field)
 
     def decoder(self, sample: Any, field: str) -> Decoder | None:
-        """Return the format's decoder, whose ``kind`` is the field's; None: bytes."""
+        """Return the format's decoder of a field, with its ``kind``; None: bytes."""
         return decoder_for(field)
 
     def decode(self, sample: Any, field: str) -> Any:

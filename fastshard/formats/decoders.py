@@ -164,7 +164,7 @@ def locate_error(
 
 
 def is_data_error(error: Exception) -> bool:
-    """Return whether a decoder raised this error, possibly for a field's bytes.
+    """Return whether a decoder's error may be due to the field's bytes.
 
     Iterations with ``on_error="skip"`` pass over such errors.
 
@@ -262,7 +262,7 @@ def kind_of_decoder(decoder: Decoder | None) -> str:
         return kind
     try:
         return KINDS.get(decoder, "object")
-    except TypeError:  # a decoder that cannot be hashed
+    except TypeError:  # an unhashable decoder
         return "object"
 
 

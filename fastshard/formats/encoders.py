@@ -36,10 +36,6 @@ def encode(field: str, value: object) -> Payload:
     value : object
         Bytes-like values are returned unchanged.
 
-    Returns
-    -------
-    bytes, bytearray or memoryview
-
     Raises
     ------
     TypeError
@@ -75,7 +71,7 @@ def encode(field: str, value: object) -> Payload:
 
 
 def advise(field: str, suffix: str, value: object) -> str:
-    """Return which field stores a value, for the error of one that does not."""
+    """Return advice on the fields that store a value."""
     kind = type(value).__name__
     if suffix in ENCODERS and not (ENCODERS[suffix][0] is encode_int and kind in WHERE):
         return ""
@@ -148,7 +144,7 @@ def encode_npy(value: object, suffix: str) -> Payload | None:
     if not isinstance(value, (np.ndarray, np.generic)):
         return None
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError("expected an array without a mask, for npy has none")
+        raise TypeError("expected an array without a mask: npy stores no masks")
     array: NDArray[Any] = np.asanyarray(value)
     reason = explain_unnamed(array.dtype)
     if reason is not None:

@@ -25,9 +25,9 @@ class FieldInfo(NamedTuple):
     ----------
     kind : str
         ``"image"``, ``"text"``, ``"json"``, ``"int"``, ``"float"``, ``"array"`` (npy),
-        ``"arrays"`` (npz), ``"msgpack"`` or ``"torch"``: what `Sample.decode` makes of
-        the field. ``"bytes"``: it has no decoder. ``"object"``: its decoder is one of
-        ``fastshard.open(..., decoders=)``.
+        ``"arrays"`` (npz), ``"msgpack"`` or ``"torch"``: the result of `Sample.decode`
+        for the field. ``"bytes"``: it has no decoder. ``"object"``: its decoder is one
+        of ``fastshard.open(..., decoders=)``.
     dtype : str, optional
         Of an array, as NumPy writes it: ``"float32"``. None if unknown, or if arrays
         differ.
@@ -78,7 +78,7 @@ class FieldInfo(NamedTuple):
 def merge_field_infos(
     parts: Iterable[Mapping[str, FieldInfo]],
 ) -> dict[str, FieldInfo]:
-    """Return the fields of several datasets together; what differs is unknown.
+    """Return the fields of several datasets together; differing attributes are unknown.
 
     The kind of a field that has several kinds is ``"object"``.
     """

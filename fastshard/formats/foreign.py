@@ -43,7 +43,7 @@ class Compression(NamedTuple):
     command: str  # that decompresses
 
     def advise(self, path: str) -> str:
-        """Return the advice for a tar that is compressed so."""
+        """Return the advice for a tar in this compression."""
         is_named = path.lower().endswith(self.suffixes)
         how = f" (`{self.command} {path}`)" if is_named else ""
         return (
@@ -121,7 +121,7 @@ def is_mds_shard(name: str) -> bool:
 
 
 def describe_mds(path: str, has_index: bool = True) -> str:
-    """Return what an MDS shard is, and which directory to open."""
+    """Describe an MDS shard and the directory to open."""
     folder = path.rpartition("/")[0] or "."
     reason = f"{path} is not a shard (.tar) but one of an MDS dataset"
     if has_index:
@@ -172,7 +172,7 @@ def _has_checksum(head: bytes) -> bool:
 
 
 def describe_head(head: bytes) -> str | None:
-    """Return what a file is by its first bytes, with its article, or None."""
+    """Describe a file by its first bytes, with an article, or return None."""
     return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
 
 
@@ -205,7 +205,7 @@ def explain_fault(error: FormatError, head: bytes) -> FormatError:
 
 
 def describe_file(path: str, head: bytes = b"") -> str:
-    """Return why a file is not a shard, and what to do."""
+    """Explain why a file is not a shard, with advice."""
     if is_mds_shard(path):
         return describe_mds(path)
     found = compression_of(path) or detect_compression(head)

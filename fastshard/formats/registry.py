@@ -37,7 +37,7 @@ class Format:
 
     To add a format, derive from this class, put an instance into a module as
     ``FORMAT``, and `register` the module: `fastshard.open` and the commands then know
-    it. Methods import what they need when they are called.
+    it. Methods import other modules when they are called.
 
     ==============================  ===========================================
     command                         asks the format for
@@ -112,10 +112,6 @@ class Format:
         folder : Folder
             With ``folder.has(name)`` and ``folder.read(name, most)``. If the mark is a
             common file name, check its contents too.
-
-        Returns
-        -------
-        bool
         """
         raise NotImplementedError
 
@@ -195,10 +191,6 @@ class Format:
         **options
             As for `open_set`.
 
-        Returns
-        -------
-        ShardSet
-
         Raises
         ------
         FastshardError
@@ -251,11 +243,6 @@ class Format:
     def resolve(self, url: str, options: RemoteOptions) -> tuple[list[str], Settings]:
         """Return the shards of a URL of its `schemes`, by their names in the cache.
 
-        Parameters
-        ----------
-        url : str
-        options : RemoteOptions
-
         Returns
         -------
         names : list of str
@@ -301,10 +288,6 @@ class Format:
             One JSON object a line.
         remote : Settings, optional
             How a URL is read.
-
-        Returns
-        -------
-        iterable of str
         """
         raise NotImplementedError
 
@@ -330,16 +313,7 @@ class Format:
         raise NotImplementedError
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
-        """Return the lines of ``fastshard stat`` for the result of `stat`.
-
-        Parameters
-        ----------
-        figures : Mapping
-
-        Returns
-        -------
-        iterable of str
-        """
+        """Return the lines of ``fastshard stat`` for the result of `stat`."""
         raise NotImplementedError
 
     def verify(
@@ -438,10 +412,6 @@ def find_format(
         Local or remote; remote ones only match formats whose datasets may be URLs.
     options : Mapping, optional
         The keyword arguments of `fastshard.open`.
-
-    Returns
-    -------
-    Format or None
 
     Examples
     --------

@@ -83,10 +83,6 @@ class Sample(SampleBase):
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         memoryview
@@ -151,14 +147,6 @@ class Sample(SampleBase):
     def text(self, field: str) -> str:
         """Return a field decoded as UTF-8.
 
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        str
-
         Raises
         ------
         FormatError
@@ -176,14 +164,6 @@ class Sample(SampleBase):
 
     def json(self, field: str) -> Any:
         """Return a field parsed as JSON.
-
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        dict, list, str, int, float, bool or None
 
         Raises
         ------
@@ -240,7 +220,7 @@ class Sample(SampleBase):
         return values
 
     def decoder_of(self, field: str) -> Decoder | None:
-        """Return the decoder of a field, or None if it has none.
+        """Return the decoder of a field, or None.
 
         Parameters
         ----------
@@ -263,10 +243,6 @@ class Sample(SampleBase):
     def layout_of(self, field: str) -> FieldLayout:
         """Return the memory layout of a field, by which batches stack it.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         FieldLayout
@@ -281,14 +257,6 @@ class Sample(SampleBase):
 
     def is_array(self, field: str) -> bool:
         """Return whether `array` reads a field without a dtype.
-
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        bool
 
         Examples
         --------
@@ -347,10 +315,6 @@ class Sample(SampleBase):
 
         For a remote shard, reads request ranges of the field, unless its bytes were
         prefetched with the sample.
-
-        Parameters
-        ----------
-        field : str
 
         Returns
         -------

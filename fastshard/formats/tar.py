@@ -222,7 +222,7 @@ class TarShard(Shard):
     def lone_zeros(self) -> int | None:
         """Offset of the first lone block of zeros in the middle of the archive.
 
-        Other tar readers end there. None if there is none, or with an index.
+        Other tar readers stop there. None if absent, or with an index.
         """
         return self._contents.lone_zeros
 
@@ -254,8 +254,8 @@ class TarShard(Shard):
     def info(self, key: int | str) -> dict[str, Any]:
         """Return the metadata that the index records of a member.
 
-        Captions, width and height, sha256: what a ``.json`` index, or one made with
-        ``hashes=True``, has beside the extent.
+        Captions, width and height, sha256: the metadata of a ``.json`` index, or of one
+        made with ``hashes=True``.
 
         Parameters
         ----------
@@ -384,10 +384,6 @@ class TarShard(Shard):
         ----------
         source : Source
             As the first of `parts`.
-
-        Returns
-        -------
-        TarShard
 
         Raises
         ------
@@ -524,7 +520,7 @@ def open_shard(
     RemoteError
         The URL cannot be read.
     ValueError, TypeError
-        An option has none of its values, or is unknown.
+        An option has an unknown value, or is unknown.
 
     Examples
     --------
@@ -615,14 +611,14 @@ def copy_settings(options: RemoteOptions) -> Settings | None:
 
 
 def check_modes(mode: str, *, check_size: bool, remote: Settings | None) -> None:
-    """Check the options for mapped and unmapped files of shards that are not such."""
+    """Check ``mode`` and ``check_size`` for shards that are not mapped local files."""
     check_choice("mode", mode, ("mmap", "private", "pread"))
     if remote is None or (mode == "mmap" and not check_size):
         return
     from fastshard.remote.cache.copies import CopySettings
 
     if remote.client is not None and not isinstance(remote, CopySettings):
-        return  # blobs are files, and some sources are
+        return  # blobs, and some sources, are files
     given = "check_size=True" if mode == "mmap" else f'mode="{mode}"'
     raise ValueError(
         f"{given} does nothing for URLs, nor for files behind cache_dir=: leave it out"

@@ -129,7 +129,7 @@ def truncate(name: bytes, size: int) -> bytes:
 
 
 BUFFER = 1 << 20  # bytes of the file's write buffer
-WRITEBACK = 4 << 20  # bytes after which their way to the disk begins
+WRITEBACK = 4 << 20  # bytes between starts of write-back
 
 
 class TarBuilder:
@@ -156,7 +156,7 @@ class TarBuilder:
         self.digest = FileDigest(self.new.temporary) if hashed else None
         self.keys: set[str] = set()
         self.size = 0
-        self._sent = 0  # bytes whose way to the disk has begun
+        self._sent = 0  # bytes whose write-back was started
         # The columns of the `ExtentTable` that a scan must return.
         self._offsets, self._sizes, self._name_ends = array("Q"), array("Q"), array("Q")
         self._names = bytearray()
@@ -190,7 +190,7 @@ class TarBuilder:
             self._send()
 
     def _send(self) -> None:
-        """Start to write the bytes so far to the disk: the sync is shorter then."""
+        """Start write-back of the bytes so far, to shorten the sync."""
         end = self.size - BUFFER  # the last bytes may be in it
         start_writeback(self.new.file.fileno(), self._sent, end - self._sent)
         self._sent = end

@@ -25,7 +25,7 @@ byte   type    content
 176    u64     its inode; 0 if device, inode and ctime are unknown
 184    i64     last change of the shard (ctime), ns since 1970
 192    u32     CRC-32C of bytes 0 to 191 and of the column ``sums``
-196    u64     offset in this file of the lengths of documents; 0 if it has none
+196    u64     offset in this file of the lengths of documents; 0 if absent
 204    u64     their size in bytes; see `fastshard.index.document_column`
 212    40 b.   zeros
 252    u32     CRC-32 of bytes 0 to 251
@@ -117,7 +117,7 @@ MEMBERS_AT, END_AT, LINKS_AT = 56, 96, 104  # bytes of the header: of these numb
 LENGTHS_AT = 196  # byte of the header with the place of the documents' lengths
 ALIGNMENT = 64  # bytes
 LENGTHS_ALIGNMENT = 8  # bytes
-BLOCK = 512  # bytes of the shard that each member and each other entry takes at least
+BLOCK = 512  # minimum bytes of the shard for each member and other entry
 UNKNOWN = 2**64 - 1
 NOTHING: Mapping[str, int] = MappingProxyType({})
 assert HEADER.size == HEADER_1.size == 256
@@ -341,7 +341,7 @@ def _end_of(column: tuple[int, int], width: int) -> tuple[int, int]:
 
 
 def _infos_before_lengths(header: Header, infos: tuple[int, int], path: str) -> int:
-    """Return the bytes of infos before the documents' lengths; check their place."""
+    """Return the bytes of infos before the documents' lengths; check their position."""
     at, size = infos
     lengths_at, lengths_size = header.lengths
     if header.lengths == (0, 0):
@@ -367,7 +367,7 @@ def _make_index(
     sums: bytes | None,
     path: str,
 ) -> BinaryIndex:
-    """Check the checksums that are due at opening; `sums` is None for version 1."""
+    """Verify the checksums due at opening; `sums` is None for version 1."""
     if sums is None:
         index = BinaryIndex(header, IndexMemory(owner, path), extents)
         for column, at in index.find_damage():

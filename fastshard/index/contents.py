@@ -36,7 +36,7 @@ __all__ = [
 
 
 NamedExtent = tuple[int, int, bytes]  # offset, size, name
-Warn = Callable[[FormatError], None]  # takes the error of an ignored index
+Warn = Callable[[FormatError], None]  # called with the error of an ignored index
 
 
 class FileIdentity(NamedTuple):
@@ -84,7 +84,7 @@ def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
 
 
 class ForeignFileError(FormatError):
-    """A file beside a shard has the name of an index, but is of another tool."""
+    """A file with the name of an index, from another tool."""
 
 
 class Contents:
@@ -148,12 +148,12 @@ class Contents:
 
     @property
     def unread_links(self) -> int:
-        """Number of links that lead to no member; 0 if the index does not tell."""
+        """Number of links that lead to no member; 0 if unknown."""
         skipped = self.skipped
         return sum(skipped.get(kind, 0) for kind in LINKS) if skipped else 0
 
     def describe_unread(self) -> str:
-        """Return a sentence about links and zeros that are not read; empty: none."""
+        """Return a sentence about unread links and zeros, or ""."""
         parts = []
         if count := self.unread_links:
             links = "1 link leads" if count == 1 else f"{count:,} links lead"

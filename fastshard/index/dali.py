@@ -228,7 +228,7 @@ def write_dali(
         samples.append(" ".join(words))
     if not samples:
         raise FastshardError(
-            f"a DALI index needs at least one sample, but {file.path} has none"
+            f"a DALI index needs at least one sample, {file.path} has 0"
         )
     text = "".join(f"{line}\n" for line in (f"v{version} {len(samples)}", *samples))
     with replace_file(path) as index:

@@ -99,7 +99,7 @@ TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
 ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
 BEGIN = 16 << 10  # bytes of the first read
 ALIGNMENT = 64  # bytes
-BLOCK = 512  # bytes of a shard that each member takes at least
+BLOCK = 512  # minimum bytes of a shard for each member
 MAX_SAMPLES = 2**32 - 1  # positions that fit a row
 WIDTHS = {  # bytes per shard of the columns before the names
     "shard_bytes": 8,
@@ -154,7 +154,7 @@ class DatasetIndex:
 
     @property
     def _memory(self) -> IndexMemory | None:
-        """Memory of the file, for its key table; None if it has none."""
+        """Memory of the file, for its key table; or None."""
         if self._opened is None and self.has_keys and self._file is not None:
             data = self._file.read(0, self._file.nbytes)
             self._opened = IndexMemory(data, self.path)
@@ -394,7 +394,7 @@ def _reopen(
 
 
 def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
-    """Return positions of samples that may have this key, from a sorted key table."""
+    """Return positions of possible samples of a key, from a sorted key table."""
     import numpy as np
 
     hashed = hash_key(key, seed)

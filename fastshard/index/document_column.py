@@ -110,7 +110,7 @@ def write_lengths(
 
 
 def read_intact(path: str) -> IntactIndex | None:
-    """Read an index; None: it is larger than `MAX_FILE`, damaged or of version 1."""
+    """Read an index; None if larger than `MAX_FILE`, damaged or of version 1."""
     with LocalFile(path) as file:
         if file.nbytes > MAX_FILE:
             return None
@@ -122,7 +122,7 @@ def read_intact(path: str) -> IntactIndex | None:
 
 
 def entries_of(index: IntactIndex) -> list[tuple[str, str, bytes]]:
-    """Return field, dtype and lengths of each entry; none behind a damaged one."""
+    """Return field, dtype and lengths of each entry, up to a damaged one."""
     data, header = index
     at, size = header.lengths
     end = at + size

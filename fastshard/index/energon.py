@@ -52,7 +52,7 @@ def read_energon(
 
 
 def _first_difference(raw: bytes, expected: bytes) -> int:
-    """Return the byte at which the first differing offset begins."""
+    """Return the byte offset of the first differing entry."""
     pairs = zip(array("Q", raw), array("Q", expected), strict=False)
     same = (i for i, (one, other) in enumerate(pairs) if one != other)
     return WIDTH * next(same, min(len(raw), len(expected)) // WIDTH)

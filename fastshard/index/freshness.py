@@ -37,19 +37,19 @@ __all__ = [
     "version_of",
 ]
 
-FileVersion = tuple[int, int]  # hashes; equal ones in either place: the same bytes
+FileVersion = tuple[int, int]  # hashes; equal ones in either place mean the same bytes
 
 BLOCK = 512  # bytes of a header
 FINGERPRINT_HEADERS = 16  # headers in a fingerprint, the same on each check
 RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
 WINDOW = 4 << 10  # bytes of a read among headers
-MAX_FOLLOWING = 16  # headers behind the last listed member that are read
+MAX_FOLLOWING = 16  # headers read behind the last listed member
 MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
-LOOK_BACK = 64  # members before one, among which the nearest in front of it is
+LOOK_BACK = 64  # members searched for the nearest one before a member
 
 
 def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
-    """Return the identity of a file; of a remote one its modification time alone."""
+    """Return the identity of a file; of a remote one only its modification time."""
     if isinstance(file, LocalFile):
         return FileIdentity(file.device, file.inode, file.ctime_ns, file.mtime_ns)
     if isinstance(file, os.stat_result):
@@ -90,7 +90,7 @@ class FirstVersions:
         self._hashes: array[int] | None = None  # two for each shard; 0: not opened yet
 
     def opening(self, k: int) -> Opening:
-        """Return the check of the file that an opening of shard `k` finds."""
+        """Return a check for an opening of shard `k`."""
         return Opening(self, k)
 
     def check(self, k: int, path: str, version: FileVersion) -> None:
@@ -115,7 +115,7 @@ class FirstVersions:
 
 
 class Opening:
-    """Check of the file that one opening of a shard finds; see `FirstVersions`."""
+    """Check of the file at one opening of a shard; see `FirstVersions`."""
 
     def __init__(self, first: FirstVersions, k: int) -> None:
         self._first = first
@@ -128,7 +128,7 @@ class Opening:
         self._first.check(self._k, path, version)
 
     def settle(self) -> None:
-        """Record the file, which was opened without a fault, if it is the first one."""
+        """Record the file as the first version, after an opening without a fault."""
         if self._found is not None:
             self._first.check(self._k, *self._found)
             self._first.record(self._k, self._found[1])
@@ -168,7 +168,7 @@ def random_positions(count: int) -> list[int]:
 
 
 def extra_positions(file: LocalFile | RemoteFile, count: int) -> list[int]:
-    """Return members whose headers are compared beside those of the fingerprint.
+    """Return members whose headers are compared in addition to the fingerprint's.
 
     None of a remote shard: each header would cost a request that no cache saves.
     """
@@ -254,7 +254,7 @@ def check_size_and_headers(
     table: ExtentTable,
     is_listed: Callable[[str], bool] = lambda name: True,
 ) -> None:
-    """Raise StaleIndexError unless size and headers are as an index says.
+    """Raise StaleIndexError unless size and headers agree with an index.
 
     For formats that record neither identity nor fingerprint.
     """
@@ -282,7 +282,7 @@ def _check_end(
     ends = (sum(table.extent(i)) for i in range(max(count - LOOK_BACK, 0), count))
     end = -(-max(ends) // BLOCK) * BLOCK
     walk = HeaderWalk(file.nbytes, end, file.path)
-    with suppress(FormatError):  # no header: the archive is cut, or another one follows
+    with suppress(FormatError):  # no header: a cut archive, or another one
         for _ in range(MAX_FOLLOWING):
             _advance(walk, _get_reader(file), walk.at + 1)
             if walk.ended:
@@ -323,7 +323,7 @@ def check_headers(
 def find_first_changed(
     file: LocalFile | RemoteFile, table: ExtentTable, positions: Sequence[int]
 ) -> int:
-    """Return the first of `positions` whose member is not as the table says, or -1."""
+    """Return the first of `positions` whose member differs from the table, or -1."""
     for i in find_mismatches(file, table, positions):
         if not is_present(table, i, file):
             return i
@@ -333,7 +333,7 @@ def find_first_changed(
 def is_present(
     table: ExtentTable, i: int, source: LocalFile | RemoteFile | Source
 ) -> bool:
-    """Return whether a member is where the table says, by extension headers too.
+    """Return whether a member is at its place in the table, by extension headers too.
 
     The block before the data need not have the member's name and size; an extension
     header may give them: the member's own, behind the previous member, or a global one,
@@ -386,7 +386,7 @@ def _has_headers_before(
 
 
 def _end_before(table: ExtentTable, i: int, offset: int) -> int:
-    """Return the nearest end of a member in front of a member's headers.
+    """Return the nearest end of a member before a member's headers.
 
     The member before it may be a link, whose data is anywhere.
     """
@@ -419,7 +419,7 @@ def _advance(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> 
 def _ends_with_member(
     walk: HeaderWalk, table: ExtentTable, names: Sequence[int]
 ) -> bool:
-    """Return whether the last member of a walk is one of some members of a table."""
+    """Return whether the last member of a walk is among some members of a table."""
     found = walk.table()
     if not len(found):
         return False

@@ -1,4 +1,4 @@
-"""Scan of a remote tar shard by ranges that cover its headers and little else.
+"""Scan of a remote tar shard by ranges over its headers.
 
 Each header's position follows from the header before it, and each read is a round
 trip, so a large archive is walked from several start positions at a time. A start
@@ -107,7 +107,7 @@ def _walk_from(
 
     try:
         _advance(file, walk, stop, check_cancelled)
-    except FormatError:  # if it was a header, the walk before meets the fault again
+    except FormatError:  # if it was a header, the previous walk meets the fault again
         return None
     return walk
 

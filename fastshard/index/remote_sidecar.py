@@ -1,4 +1,4 @@
-"""Sidecar files of remote shards: finding and reading the index of one."""
+"""Sidecar files of remote shards: finding and reading indexes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def read_remote_index(
     lower: bool,
     settings: Settings | None = None,
 ) -> Contents:
-    """Read an index and check it against its shard, of which at least one is remote."""
+    """Read an index and check it against its shard; either is remote."""
     if isinstance(path, str):
         path = parse_path_or_url(path)
     kind = infer_format(path.base if isinstance(path, Url) else base_of(path))

@@ -1,4 +1,4 @@
-"""Sidecar files of local shards: finding, reading and writing the index of one."""
+"""Sidecar files of local shards: finding, reading and writing indexes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMATS = {  # file suffix by format
 SEARCHED = "fsi", "json"  # formats to look for; the others lack names or sizes
 
 MAX_COUNTED = 100_000  # members whose fields are listed
-MAX_COPIED = 16 << 20  # bytes of an index that is not mapped, for it may shrink
+MAX_COPIED = 16 << 20  # bytes of an unmapped index: a mapped one may shrink
 
 
 def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002

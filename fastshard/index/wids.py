@@ -221,7 +221,7 @@ def _make_url(shard: str, folder: str) -> str:
     url = os.path.relpath(whole, folder) if below else whole
     url = url.replace(os.sep, "/")
     if ":" in url.partition("/")[0] and below:
-        url = "./" + url  # else wids takes the first part for a scheme
+        url = "./" + url  # otherwise wids takes the first part for a scheme
     try:
         plain = urlparse(url).path == url
         url.encode()

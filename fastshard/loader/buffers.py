@@ -1,4 +1,4 @@
-"""Memory of batches, lent to their arrays and used again after these are gone."""
+"""Pool of batch memory, leased to arrays and reused when they are gone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BufferPool", "BufferSet"]
 
-SMALL = 8 << 10  # bytes: an array below costs less than a lease; malloc uses it again
+SMALL = 8 << 10  # bytes: below, malloc is cheaper than a lease
 
 
 class BufferPool:
     """Memory of a loader's batches by field.
 
     Each array has a lease of its own: a user who keeps the labels of a batch keeps no
-    pictures. Memory that nothing refers to any more is lent again.
+    pictures. Unreferenced memory is reused.
     """
 
     def __init__(self, spare: int, allocate: Allocate | None = None) -> None:
@@ -31,7 +31,7 @@ class BufferPool:
         self._spares: dict[str, Spares] = {}  # by field
 
     def lend(self, field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Return an array whose memory no other array has, uninitialized."""
+        """Return an uninitialized array on leased memory."""
         import numpy as np
 
         dtype = np.dtype(dtype)
@@ -51,7 +51,7 @@ class BufferPool:
         return np.ndarray(shape, dtype, lease)
 
     def close(self) -> None:
-        """Drop the memory that no array is on, now and later."""
+        """Free unleased memory now, leased memory at its return."""
         self._spare = 0
         for spares in list(self._spares.values()):
             spares.close()
@@ -102,7 +102,7 @@ class BufferSet:
         """Return the memory of one row of a field, or None.
 
         All rows of a batch that have memory here are of one shape: that of the first
-        one that was asked for.
+        one that was requested.
         """
         with self._lock:
             if field in self._in_rows and self._arrays[field].shape[1:] != shape[1:]:
@@ -113,7 +113,7 @@ class BufferSet:
         return taken
 
     def renew(self, field: str) -> None:
-        """Let the next `take` of a field return other memory."""
+        """Let the next `take` of a field return new memory."""
         with self._lock:
             self._arrays.pop(field, None)
             self._in_rows.discard(field)

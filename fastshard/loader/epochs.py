@@ -12,7 +12,7 @@ from fastshard.loader.source import BatchSource, EpochSource
 __all__ = ["FINISHED", "Epochs", "Position"]
 
 FINISHED = "finished"  # in a state: the iteration ended, the next epoch follows
-FEW_BATCHES = 2  # an iteration that ends before was a look at the data
+FEW_BATCHES = 2  # an iteration that ends before counts as a look at the data
 REPEATED = (
     "two iterations of epoch {} ended early: both began with the same batches, as the "
     "next one will; call loader.set_epoch(n) for those of another epoch"
@@ -53,27 +53,27 @@ class Epochs:
 
     def __init__(self, start: EpochSource) -> None:
         self.start = start
-        self.last: Position | None = None  # of the iteration that gave a batch last
+        self.last: Position | None = None  # of the last iteration that gave a batch
         self.is_closed = False
         self._finished: Position | None = None  # of the epoch before `start`
         self._ended_early = 0  # iterations from `start`
         self._has_warned = False
 
     def begin(self, start: EpochSource) -> None:
-        """Let the next iteration begin elsewhere."""
+        """Set where the next iteration begins."""
         self.start = start
         self._finished = None
         self._ended_early = 0
 
     def set_epoch(self, number: int) -> bool:
-        """Let the next iteration begin an epoch; return False if it is in that one."""
+        """Start the next iteration at an epoch; return False if it is current."""
         if number == self.start.number:
             return False
         self.begin(self.start.at(number))
         return True
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration begin at a state."""
+        """Start the next iteration at a state."""
         self.begin(self.start.resumed(state))
 
     def state(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Epochs:
             self._finished = position
 
     def end_early(self, position: Position) -> None:
-        """Warn if two iterations of one epoch ended before its end."""
+        """Warn at the second iteration of an epoch that ended early."""
         if position.start is not self.start or position.batches < FEW_BATCHES:
             return
         self._ended_early += 1

@@ -74,7 +74,7 @@ def decode_jpeg(
     if not jpeg.is_one_scan:
         _check_scans(view, jpeg.scan)
     fast = _fast_decoder(decoder)
-    # Of four components simplejpeg's RGB differs from Pillow's by up to 2.
+    # simplejpeg's RGB of four components differs from Pillow's by up to 2.
     if decoder is None and jpeg.components == 4 and _library(PILLOW_JPEG) is not None:
         fast = None
     if fast is not None:
@@ -82,14 +82,14 @@ def decode_jpeg(
         if found is not None:
             return found, False
     refusal: FastshardError | None = None
-    # Of some without an end marker Pillow sees that pixels are missing, of some not.
+    # Without an end marker Pillow finds missing pixels only in some files.
     if _has_end(view, jpeg.scan):
         try:
             return _decode_by_pillow(view, header, channels, factor), False
         except MissingLibraryError as error:
             if fast is None:
                 raise
-            # Pillow decodes what others refuse: without it the file may be a good one.
+            # Pillow decodes files that the others refuse.
             refusal = _fault(f"a JPEG that the decoder refuses; {error}", 0)
         except FormatError as error:
             refusal = error
@@ -102,7 +102,7 @@ def decode_jpeg(
         found = fast(view, header, channels, factor, take, False)
         if found is not None:
             return found, True
-    # With an end marker libjpeg fills what is missing, and warns of it only.
+    # With an end marker libjpeg fills missing data, and only warns.
     whole = memoryview(bytes(view[:end]) + END)
     return _decode_by_pillow(whole, header, channels, factor), True
 
@@ -145,7 +145,7 @@ def _check_scans(view: memoryview, at: int) -> None:
 
 
 def _has_end(view: memoryview, scan: int) -> bool:
-    """Return whether a JPEG has an end marker somewhere behind its first scan."""
+    """Return whether a JPEG has an end marker behind its first scan."""
     return bytes(view[-2:]) == END or END in bytes(view[scan:])
 
 

@@ -60,7 +60,7 @@ EXIF_VALUES = {
     13: "I",
     16: "Q",
 }
-EXIF_TEXTS = (1, 2, 7)  # bytes, of no number
+EXIF_TEXTS = (1, 2, 7)  # types that are bytes, not numbers
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(="|>)([0-9])')
 
 
@@ -209,7 +209,7 @@ def read_exif_orientation(exif: bytes) -> int | None:
 
 
 def _orientation_of_value(kind: int, found: tuple[float, ...]) -> int:
-    """Return the orientation that a tag's first value is; 1 if it is none."""
+    """Return the orientation in a tag's first value, 1 for another value."""
     if kind in EXIF_TEXTS:
         return 1
     value, divisor = (*found, 1)[:2]

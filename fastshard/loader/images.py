@@ -186,8 +186,8 @@ class ImageReader:
     ) -> NDArray[Any] | None:
         """Decode a plain JPEG straight into the row.
 
-        None: it is not plain, or the row does not fit, or the decoder refuses it; the
-        row may have been written.
+        None if the picture is not plain, the row does not fit, or the decoder refuses;
+        the row may be overwritten.
         """
         shape = plain_shape(view, self._channels, self._max_pixels)
         if shape is None:
@@ -215,7 +215,7 @@ class ImageReader:
         assert header.jpeg is not None
         one = options.mode == "L" and header.jpeg.components == 1
         picture.choose_box(header.width, header.height, header.orientation or 1)
-        # libjpeg writes a lossless one as a whole, whatever the size asked for.
+        # libjpeg always writes a lossless one at full size.
         factor = 1 if header.jpeg.is_lossless else picture.factor()
         with _Timed("decode") as timed:
             array, filled = decode_jpeg(
@@ -260,7 +260,7 @@ class ImageReader:
 
 
 class _Picture:
-    """The way of one picture from its decoded pixels to its row."""
+    """One picture between its decoded pixels and its row."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _Picture:
     def factor(self) -> int:
         """Return the largest of 1, 2, 4, 8 by which the crop stays the target's size.
 
-        The box becomes that of the smaller picture.
+        Scales the box to the smaller picture.
         """
         if self._box is None or self._options.size is None:
             return 1
@@ -322,7 +322,7 @@ class _Picture:
             if x1 - x0 >= wide * k and y1 - y0 >= high * k:
                 height, width = self._sides
                 self._sides = -(-height // k), -(-width // k)
-                # The last block is filled up: in front, where it becomes the first.
+                # The last block is partial: when mirrored it comes first.
                 right = -width % k if self._orientation in MIRRORED_X else 0
                 down = -height % k if self._orientation in MIRRORED_Y else 0
                 self._box = (
@@ -335,7 +335,7 @@ class _Picture:
         return 1
 
     def take(self, shape: tuple[int, int, int]) -> NDArray[Any]:
-        """Return memory to decode into: the row itself where nothing follows."""
+        """Return memory to decode into: the row itself if no step follows."""
         if self._is_final(shape):
             if self._out is None:
                 self._out = _new(shape)
@@ -378,7 +378,7 @@ class _Picture:
 
 
 class _Scratch(threading.local):
-    """Memory of a thread for pictures between two steps."""
+    """Scratch memory of a thread for pictures."""
 
     def __init__(self) -> None:
         # Decoded, oriented, gray.
@@ -432,7 +432,7 @@ def _new(shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _with_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
-    """Return a picture with 1 or 3 channels, of 1, 3 or 4."""
+    """Convert a picture of 1, 3 or 4 channels to 1 or 3."""
     import numpy as np
 
     if array.shape[2] == 4:
@@ -454,7 +454,7 @@ def _bytes_view(stored: Any) -> memoryview:
 
 
 def _is_row(out: Any, shape: tuple[int, int, int]) -> bool:
-    """Return whether an object is an array that a picture fills without gaps."""
+    """Return whether an object is a C-contiguous array for a picture."""
     import numpy as np
 
     if type(out) is not np.ndarray or out.shape != shape or out.dtype != np.uint8:

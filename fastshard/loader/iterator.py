@@ -39,10 +39,11 @@ class LoaderIterator(Iterator[T_co]):
     """Iterator over the batches of one epoch, made ahead by threads.
 
     ``iter(loader)`` makes it. At its first ``next`` it begins where the loader is then,
-    and starts its threads. They end when it is exhausted, closed or deleted, at ctrl-C
-    in ``next``, and at interpreter exit: each after its current sample or read.
+    and starts its threads. The threads end after their current sample or read when the
+    iterator is exhausted, closed or deleted, at ctrl-C in ``next``, and at interpreter
+    exit.
 
-    After a fork the child continues with threads of its own; those of the parent go on.
+    After a fork the child continues with its own threads; the parent keeps its own.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class LoaderIterator(Iterator[T_co]):
             try:
                 raise error
             finally:
-                del error  # its traceback has this frame, and that the iterator
+                del error  # its traceback refers to this frame and the iterator
         batch = self._complete(work)
         work.value = work.buffers = None  # a thread may still refer to the work
         position.done = self._passed
@@ -267,7 +268,7 @@ class LoaderIterator(Iterator[T_co]):
             for batch in batches:
                 if self.is_closed or self._passed != done:
                     raise ValueError(
-                        "the loader went on: these are not its next batches"
+                        "the loader has advanced: these are not its next batches"
                     )
                 yield batch
 

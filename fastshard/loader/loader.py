@@ -108,10 +108,6 @@ class Loader(Iterator[T_co]):
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, also of a resumed one.
 
-        Returns
-        -------
-        int
-
         Examples
         --------
         >>> loader = ds.loader(40)
@@ -150,7 +146,7 @@ class Loader(Iterator[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch with the next iteration; in that epoch do nothing.
 
-        So a resumed epoch goes on where it was. A dataset that is not shuffled has the
+        So a resumed epoch continues. A dataset that is not shuffled has the
         same order in each.
 
         Parameters
@@ -179,8 +175,8 @@ class Loader(Iterator[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were returned.
 
-        Those of the iteration that returned a batch last. The state of one that was
-        exhausted has ``"finished"``: a loader goes on with the next epoch.
+        They are those of the iteration that returned the last batch. An exhausted
+        iteration's state has ``"finished"``: a loader continues with the next epoch.
 
         Returns
         -------
@@ -208,7 +204,7 @@ class Loader(Iterator[T_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the next iteration where a state was saved.
 
-        Iterators that have begun go on where they are.
+        Iterators that have begun continue where they are.
 
         Parameters
         ----------
@@ -271,14 +267,9 @@ class Loader(Iterator[T_co]):
     def replay(self, n: int) -> Iterator[T_co]:
         """Iterate `n` times over the batches that are made ahead, without reading.
 
-        Those of ``next(loader)``. The threads make these batches first, and are idle
-        afterwards: a training loop then takes the time that it would take with the
-        fastest loader. The loader's position does not change.
-
-        Parameters
-        ----------
-        n : int
-            Number of repetitions.
+        Those of ``next(loader)``. The threads make these batches first and then idle:
+        the training loop runs as with an infinitely fast loader. The loader's position
+        does not change.
 
         Yields
         ------

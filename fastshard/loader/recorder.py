@@ -115,7 +115,7 @@ class InlineRecorder:
         self._consumer = ConsumerTimes(self._times, self._step, samples.skipped)
         self._recorder = LoaderRecorder(self._consumer)
         self._recorder.add(self._times)
-        # Raw samples: no function of the caller, and no decoder, asks for the times.
+        # Raw samples need no times: no function of the caller and no decoder runs.
         self.begin: Callable[[], None] = self._consumer.ask
         self.begin_collation: Callable[[list[Any]], None] = self._times.collate
         self.end: Callable[[int, int], None] = self._consumer.end_call
@@ -138,7 +138,7 @@ class InlineRecorder:
         self._consumer.end_call(samples, skipped)
 
     def begin_again(self) -> None:
-        """Begin to read the samples of a batch in place of those that were dropped."""
+        """Restart the times of a batch whose samples were dropped."""
         self._times.enter(self._step)
 
     def stop(self) -> None:

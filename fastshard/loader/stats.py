@@ -30,7 +30,7 @@ def _quantile(waits: dict[int, int], part: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoaderTotals:
-    """Statistics since the start, ns: what later ones are subtracted from.
+    """Cumulative statistics, ns; differences of two give a period.
 
     Attributes
     ----------
@@ -185,11 +185,11 @@ class LoaderStats:
         return "storage" if self.fetch > MUCH_FETCH * self.busy else "decode"
 
     def _is_held(self) -> bool:
-        """Return whether the consumer keeps the threads from the GIL."""
+        """Return whether the consumer holds the GIL against the threads."""
         gil = self.gil
         if gil is None or self.consumer <= self.wait or gil <= MUCH_GIL * self.busy:
             return False
-        # Threads that are off the CPU in `fetch` alone wait for bytes, not for the GIL.
+        # Threads off the CPU in `fetch` alone wait for bytes, not for the GIL.
         blocked = self._blocked or 0.0
         return gil - blocked > MUCH_GIL * (self.busy - self.fetch) or not blocked
 
@@ -299,7 +299,7 @@ class LoaderStats:
             raise TypeError(f"since must be a LoaderStats, got {type(since).__name__}")
         total, before = self._totals, since._totals
         if total is None or before is None:
-            raise ValueError("since must be what stats() of this loader returned")
+            raise ValueError("since must be a result of stats() of this loader")
         is_own = before.begun in (0, total.begun)
         if not is_own or before.counts["batches"] > total.counts["batches"]:
             raise ValueError("since must be earlier statistics of the same loader")
@@ -312,7 +312,7 @@ _FIGURES = tuple(
 
 
 def _text(seconds: float) -> str:
-    """Return a duration as people read it."""
+    """Format a duration."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -137,5 +137,5 @@ def count_windows(total: int, options: TokenOptions) -> int:
     if options.drop_last:
         return whole
     covered = (whole - 1) * stride + length if whole else 0
-    # The next window begins before the end, and has a token that no other has.
+    # The next window begins before the end, and adds a token.
     return whole + (covered < total and whole * stride < total)

@@ -25,7 +25,7 @@ class Droppable(Protocol):
     """A request, or the time limit of one, that another thread may cancel."""
 
     def drop(self) -> None:
-        """Cancel it."""
+        """Cancel the request."""
 
 
 class Waits(list[Any]):
@@ -42,7 +42,7 @@ class Waits(list[Any]):
         self.is_dropped = False
 
     def note(self, found: Sequence[Droppable]) -> None:
-        """Replace the requests."""
+        """Set the pending requests."""
         self[:] = found
         if self.is_dropped:
             self.drop()
@@ -72,7 +72,7 @@ def watch_requests() -> Iterator[Waits]:
 
 
 def note_waits(found: Sequence[Droppable]) -> None:
-    """Note the requests that the calling thread will wait for, if it is watched."""
+    """Register the pending requests of the calling thread, if it is watched."""
     waits = _watched.waits
     if waits is not None:
         waits.note(found)

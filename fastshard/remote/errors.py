@@ -1,4 +1,4 @@
-"""Errors of attempts to read: another may succeed, none is needed, ranges are not."""
+"""Errors of one attempt to read: retry, cancelled, no ranges."""
 
 from __future__ import annotations
 

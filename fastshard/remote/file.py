@@ -161,7 +161,7 @@ class RemoteFile:
     def flight_bytes(self) -> int:
         """Return the bytes that all connections transfer in two round trips.
 
-        0 for a server so near that they are few.
+        0 for a server with low latency.
         """
         meter = self.meter
         if meter.latency < NEAR:
@@ -219,7 +219,7 @@ class RemoteFile:
         return cache.limit is None or self.nbytes <= cache.limit
 
     def _store_blocks(self, start: int, end: int, deadline: Deadline) -> None:
-        """Store the blocks of a range that the cache lacks."""
+        """Store the blocks of a range that are not cached."""
         entry, block = self.entry, self.settings.block
         assert entry is not None
         transport = self.settings.shared[self._client]
@@ -254,7 +254,7 @@ class RemoteFile:
         self.close()
 
     def close(self) -> None:
-        """Nothing is open: connections are the process's."""
+        """Do nothing: connections belong to the process."""
 
     def __repr__(self) -> str:
         return f"<RemoteFile {self.path!r}, {self.nbytes:,} bytes>"
@@ -264,7 +264,7 @@ class RemoteFile:
 
 
 def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
-    """Find out what a remote object is."""
+    """Open a remote object: request its metadata and first bytes."""
     url = parse_url(url)
     cache = cache_for(settings)
     if cache is None:
@@ -287,7 +287,7 @@ def _open_cached(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
         info, head = transport_for(url, settings).head(url, FIRST)
     except NoRangesError:
         return RemoteFile(url, settings, *download_to_cache(url, settings, cache))
-    if not info.tag:  # a change of the object could not be detected
+    if not info.tag:  # changes of the object could not be detected
         return RemoteFile(url, settings, info, head)
     entry = cache.entry(name, info)
     if not entry.has(0, len(head)):

@@ -43,7 +43,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
 NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next\b')  # of a Link
 MOST_PAGES = 20_000  # of a listing, 1,000 files each
-FILE = ("type", "path", "size")  # of a file in a listing
+FILE = ("type", "path", "size")  # keys of a file in a listing
 NONE = (None, None, None)
 UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # replaced in a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
@@ -57,7 +57,7 @@ class HubUrl(NamedTuple):
     repo : str
         ``owner/name``.
     revision : str or None
-        A branch, a tag or a commit; None if the URL has none.
+        A branch, a tag or a commit; None if the URL has no revision.
     path : str
         Path in the repository, percent-decoded; empty for the root.
     """
@@ -238,7 +238,7 @@ class HubClient:
         raise self._invalid(url, f"a listing of more than {MOST_PAGES:,} pages")
 
     def _files_of(self, url: HubUrl, entries: Any) -> Iterator[HubFile]:
-        """Yield the files of one answer; raise RemoteError if it is another list."""
+        """Yield the files of a page; raise RemoteError for another kind of answer."""
         if not isinstance(entries, list):
             raise self._invalid(url, "expected a list")
         for entry in entries:
@@ -336,7 +336,7 @@ def _login_token() -> str | None:
 
 
 def _is_true(variable: str) -> bool:
-    """Return whether a variable of the environment is set as huggingface_hub's are."""
+    """Return whether an environment variable is true, by huggingface_hub's rule."""
     return os.environ.get(variable, "").upper() in TRUE_VALUES
 
 

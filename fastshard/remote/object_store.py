@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 PIECE = 1 << 20  # bytes of a body buffered before they are copied
-PLAIN_CODINGS = ("", "identity", "aws-chunked")  # the last is only of the upload
+PLAIN_CODINGS = ("", "identity", "aws-chunked")  # the last applies to uploads only
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ RETRIES = 2  # by obstore, in each attempt
 FIRST = 1 << 20  # bytes of the first range of an object read whole
 STATUS = re.compile(r"status code: (\d{3})")
 UNREACHED = "there is no connection to the server"
-CONNECT = re.compile(  # of obstore's debug text: the system's message
+CONNECT = re.compile(  # system message in obstore's debug text
     r'ConnectError\(\s*"(?:tcp connect|dns) error",'
     r'.*?(?:message|error): "([^"]{1,100})"',
     re.DOTALL,
@@ -71,7 +71,7 @@ QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
 OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
 PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
 LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
-# Of its ClientConfig; a panic if they are among the options of a store.
+# options of its ClientConfig; a panic if given to a store
 CLIENT_OPTIONS = frozenset(
     (
         *("allow_http", "allow_invalid_certificates", "connect_timeout"),
@@ -91,7 +91,7 @@ class _Process:
     """State of this process."""
 
     used = False  # whether obstore was used
-    forked = False  # whether that was in a parent process
+    forked = False  # whether a parent process used it
 
 
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()  # of stores
@@ -400,7 +400,7 @@ def _open_store(name: str, settings: Settings) -> Any:
 
 
 def _is_of_call(error: BaseException) -> bool:
-    """Return whether an exception is an error of a call, as a panic of Rust is one."""
+    """Return whether an exception is of a call, as a panic of Rust is."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 

@@ -34,7 +34,7 @@ CONNECTIONS = 16  # concurrent range requests
 OPENERS = 3  # concurrent openings of objects for each of them
 TIMEOUT = 60.0  # seconds
 FIRST_TIMEOUT = 2.5  # seconds for a first connection, without a timeout=
-MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times as many
+MOST_TIMEOUT = 1e9  # seconds; sockets refuse ten times that
 # Parts of the names of store options that may be pickled.
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
@@ -117,7 +117,7 @@ class Settings(ForkAware):
         if self.offline and self.cache_dir is None:
             raise FastshardError("offline=True reads from a cache: give cache_dir=")
         if self.cache_limit is not None and self.cache_dir is None:
-            raise FastshardError("cache_limit= is of a cache: give cache_dir=")
+            raise FastshardError("cache_limit= needs a cache: give cache_dir=")
         self.credentials = Credentials(ways_of(options), origins)
 
     @property

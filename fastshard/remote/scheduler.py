@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 IDLE = 1.0  # seconds before an idle thread ends
-STORE_SECONDS = 5.0  # to wait for threads that store bytes of cancelled requests
+STORE_SECONDS = 5.0  # for threads that store bytes of cancelled requests
 PATIENCE = 0.5  # seconds before a waiting thread reads an unqueued range itself
 CANCELLED = "the request was cancelled: no reader waits for it"
 
@@ -186,7 +186,7 @@ class RangeRead:
         self.queued = False
         self.has_begun = False
         self.claim_lock = threading.Lock()
-        self.server: Any = None  # these three while a loop reads
+        self.server: Any = None  # these three only while a loop reads
         self._loop: ReadLoop | None = None
         self._exchange: Any = None
         self._busy = threading.Lock()
@@ -230,14 +230,14 @@ class RangeRead:
         self._end()
 
     def enter_loop(self, loop: ReadLoop, exchange: Any, server: Any) -> None:
-        """Keep what cancels the read while a loop reads."""
+        """Keep the handles to cancel the read in a loop."""
         self.queued = True
         self.server = server
         self._exchange = exchange
         self._loop = loop
 
     def leave_loop(self) -> None:
-        """Forget the loop, which holds the destinations."""
+        """Drop the loop's handles, which hold the destinations."""
         self._loop = self._exchange = self.server = None
 
     def complete(self) -> None:
@@ -251,7 +251,7 @@ class RangeRead:
         self.fail(RemoteError(CANCELLED, self.file.path))
 
     def read_generally(self, begun: int) -> None:
-        """Queue the read for a thread, after a loop could not read it.
+        """Queue the read for a thread after the loop gave it up.
 
         `begun` is the moment from which its time counts, ns of `time.monotonic_ns`.
         """
@@ -291,7 +291,7 @@ class RangeRead:
             if ended:
                 self._busy.release()
             elif loop is not None:
-                loop.ensure_thread()  # an interrupt may have prevented its start
+                loop.ensure_thread()  # an interrupt may have prevented the start
             elif not self.queued and (self.claim() or not self.has_begun):
                 self.read()  # an interrupt came before its queueing, or after a claim
         return self.error
@@ -410,7 +410,7 @@ class ReaderPool(ForkAware):
             del read  # an idle thread must not keep its buffers alive
 
     def _next(self) -> RangeRead | None:
-        """Wait for a read; return None if the thread is to end."""
+        """Wait for a read; return None to end the thread."""
         with self._lock:
             self._idle += 1
         while True:
@@ -450,7 +450,7 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
                 _read_here(requests[0])
         else:
             start(requests)
-        for request in reversed(requests):  # last first: this thread wakes up once
+        for request in reversed(requests):  # last first: one wake-up of this thread
             request.wait()
         return [request.error for request in requests]
     except BaseException:

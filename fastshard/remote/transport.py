@@ -23,7 +23,7 @@ __all__ = [
 
 Part = tuple[int, memoryview]  # offset in the object, destination of the bytes
 
-MAX_NBYTES = 2**63  # sizes of objects are below
+MAX_NBYTES = 2**63  # upper bound of sizes
 MAX_WHOLE = 256 << 20  # bytes of an object that is read whole, such as an index
 
 
@@ -57,7 +57,7 @@ class ReadLoop(Protocol):
         """Announce that the calling thread waits for a read."""
 
     def end_wait(self) -> None:
-        """End what `begin_wait` began."""
+        """End the wait of `begin_wait`."""
 
     def ensure_thread(self) -> None:
         """Start the thread unless it runs."""
@@ -91,10 +91,10 @@ class LoopedRead(Protocol):
     server: Any
 
     def enter_loop(self, loop: ReadLoop, exchange: Any, server: Any) -> None:
-        """Keep what cancels the read."""
+        """Keep the handles to cancel the read."""
 
     def leave_loop(self) -> None:
-        """Forget what `enter_loop` got."""
+        """Drop the handles of `enter_loop`."""
 
     def complete(self) -> None:
         """End the read: all parts are filled."""
@@ -103,7 +103,7 @@ class LoopedRead(Protocol):
         """End the read, which was cancelled."""
 
     def read_generally(self, begun: int) -> None:
-        """Let another thread read the range by the general client.
+        """Pass the read to another thread and the general client.
 
         `begun` is the moment from which its time counts, ns of `time.monotonic_ns`.
         """

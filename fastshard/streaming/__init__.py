@@ -22,7 +22,7 @@ from importlib import import_module
 from sys import modules
 from typing import Any
 
-_HOMES = {  # names by their modules, which are imported when a name is asked for
+_HOMES = {  # names by their modules, which are imported at first use
     "encodings": "register_encoding",
     "index": "FileInfo",
     "installation": "install uninstall",

@@ -76,7 +76,7 @@ def stat(shards: StreamSet, *, deep: bool) -> dict[str, Any]:
 
 
 def compute_figures(shards: StreamSet) -> dict[str, Any]:
-    """Return what the index says, and the number of files that are not there."""
+    """Compute the figures of the index, and the number of missing files."""
     formats: Counter[str] = Counter()
     compressions: Counter[str] = Counter()
     columns: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Opening of compressed shards: each once, those that follow ahead, memory bounded."""
+"""Opening of compressed shards: once each, ahead, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CompressedShards"]
 
 MOST_AHEAD = 4  # shards that are opened ahead
 MEMORY_SHARE = 4  # of the machine's memory, for shards that are written nowhere
-UNKNOWN_MEMORY = 4 << 30  # bytes, of a machine that does not tell
+UNKNOWN_MEMORY = 4 << 30  # bytes, if the machine's memory is unknown
 
 
 class CompressedShards(LockOwner):
@@ -30,7 +30,7 @@ class CompressedShards(LockOwner):
 
     def __init__(self, shards: Any) -> None:
         super().__init__()
-        # No cycle: memory goes with the set.
+        # weak: memory goes with the set
         self._shards: Any = weakref.proxy(shards)
         self._opening: dict[int, LockOwner] = {}
         self._threads: dict[int, threading.Thread] = {}
@@ -71,7 +71,7 @@ class CompressedShards(LockOwner):
             self._ready.clear()
 
     def _open_next(self, k: int) -> None:
-        """Start to open the shards after `k`, if the last one was before it."""
+        """Start to open the shards after `k` if access is sequential."""
         with self.lock:
             is_next, self._last = k == self._last + 1, k
             if not is_next:
@@ -90,7 +90,7 @@ class CompressedShards(LockOwner):
                     self._threads[number] = thread
 
     def _count_ahead(self, k: int) -> int:
-        """Return how many shards to open ahead: in memory there is room for one."""
+        """Return how many shards to open ahead: in memory only one."""
         if k in self._held:
             return int(2 * self._held[k] <= self._most)
         return min(MOST_AHEAD, _count_processors())

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamFiles"]
 
 CONFIG_BYTES = 8 << 10  # behind the offset table, read with it
-MAX_CONFIG = 1 << 20  # bytes; a longer config is not compared with the index
+MAX_CONFIG = 1 << 20  # bytes; longer configs are not compared with the index
 HEADER_BYTES = 64 << 10  # of a text shard, for the names of its columns
 
 
@@ -69,7 +69,7 @@ class StreamFiles:
         self.validate_hash = validate_hash
         self.check_size = check_size
         self.cache_dir = cache_dir
-        self.keep_raw = True  # write what was decompressed
+        self.keep_raw = True  # write decompressed files
         self.is_closed = False  # decompression in progress ends
         self._schemas: dict[ShardConfig, Any] = {}
 
@@ -137,7 +137,7 @@ class StreamFiles:
         return MemorySource(data, path, writable=self.mode == "private")
 
     def _check_compressed(self, zipped: FileInfo, opening: Opening) -> None:
-        """Check a compressed file, if it is there."""
+        """Check a compressed file if it exists."""
         path = self.path(zipped.basename)
         try:
             status = os.stat(path)
@@ -392,7 +392,7 @@ class StreamFiles:
 
 
 def _check_nbytes(nbytes: int, info: FileInfo, path: str) -> None:
-    """Raise FormatError if a file has not the size that the index states."""
+    """Raise FormatError unless a file has the size in the index."""
     if nbytes != info.bytes:
         raise FormatError(
             f"the file has {nbytes:,} bytes; the index states {info.bytes:,}",

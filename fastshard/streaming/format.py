@@ -25,7 +25,7 @@ HEAD_BYTES = 16 << 10  # of an index, to know it by; a remote file has them when
 MAX_SPLITS = 20  # that an error names
 SPLIT_LEVELS = 2  # of directories in which it looks for them
 MAX_HEAD = 4 << 20  # bytes that hold the first shard of very many columns
-# "shards" comes first or last: keys of shards are sorted, those of the index may be.
+# "shards" comes first or last: keys of shards are sorted, an index's may be.
 SHARDS = re.compile(rb'"shards"\s*:\s*\[')
 VERSION = re.compile(rb'"version"\s*:\s*2\b')
 
@@ -50,7 +50,7 @@ class StreamingFormat(Format):
         if len(head) < HEAD_BYTES:
             try:
                 index = parse_value(head, INDEX_NAME)
-            except ValueError:  # damaged: reading it tells where
+            except ValueError:  # damaged: reading it reports where
                 return SHARDS.search(head) is not None
             else:
                 return index.get("version") == 2 and isinstance(
@@ -76,7 +76,7 @@ class StreamingFormat(Format):
             return None
         index = f"{split}/{INDEX_NAME}"
         is_there = folder.below(split).has(INDEX_NAME)
-        fault = "is no index of streaming shards" if is_there else "does not exist"
+        fault = "is not an index of streaming shards" if is_there else "does not exist"
         reason = f"no split {split!r} in {redact(folder.path)}: {index} {fault}"
         if folder.is_remote:
             return reason

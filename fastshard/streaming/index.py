@@ -55,7 +55,7 @@ HEAD = '{"version": 2, "shards": [{'  # of an index of one shard
 UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 MAX_COLUMN_SIZE = 1 << 32  # bytes
 SHOWN = 80  # characters of a wrong value in an error
-MAX_CONFIGS = 256  # that are kept for objects of shards to come
+MAX_CONFIGS = 256  # kept for shards opened later
 
 _configs: dict[tuple[tuple[str, bytes], ...], ShardConfig] = {}
 
@@ -86,10 +86,6 @@ class FileInfo(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``index.json`` has for the file.
 
-        Returns
-        -------
-        dict
-
         Examples
         --------
         >>> from fastshard.streaming import FileInfo
@@ -104,7 +100,7 @@ class FileInfo(NamedTuple):
 
 
 class ShardConfig(NamedTuple):
-    """Everything that equal shards of an index have in common.
+    """Configuration shared by equal shards of an index.
 
     Attributes
     ----------
@@ -532,7 +528,7 @@ def _make_config(values: Mapping[str, bytes], path: str, where: int) -> ShardCon
 
 
 def parse_shard(shard: object, path: str) -> dict[str, Any]:
-    """Check a shard's object as one of an index; return the values of its format.
+    """Check the object of a shard in an index; return the values of its format.
 
     Keys that the format does not have are left out, and compressed files that are not
     given are None.
@@ -550,7 +546,7 @@ def parse_shard(shard: object, path: str) -> dict[str, Any]:
         raise FormatError(reason, path, 0, error.member) from None
     except (TypeError, ValueError, RecursionError) as error:
         key = next(key for key in known if not _is_json(known[key]))
-        raise FormatError(f"{key!r} of a shard is no JSON: {error}", path, 0) from None
+        raise FormatError(f"{key!r} of a shard is not JSON: {error}", path, 0) from None
     name = shard["format"]
     keys = ("format", *COMMON_KEYS, "samples", *KEYS[name])
     values = {key: copy(shard[key]) for key in keys}  # of lists of scalars at most
@@ -561,7 +557,7 @@ def parse_shard(shard: object, path: str) -> dict[str, Any]:
 
 
 def _find_key(shard: Mapping[str, Any], at: int) -> str:
-    """Return which key's item a byte of the text of an object is in."""
+    """Return the key whose value contains a byte of an object's text."""
     for key, value in shard.items():
         size = len(json.dumps({key: value})) - 2
         if 0 < at <= size:

@@ -27,8 +27,8 @@ __all__ = ["install", "uninstall"]
 class CachedReader(Reader):
     """Base of readers of files that mosaicml-streaming downloads and evicts.
 
-    A raw file that is missing is a FileNotFoundError at each read, on which the dataset
-    downloads or decompresses it.
+    A missing raw file raises FileNotFoundError at each read: the dataset then downloads
+    or decompresses it.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give mosaicml-streaming its own readers again; see `install`.
+    """Restore mosaicml-streaming's own readers; see `install`.
 
     Datasets that exist keep theirs.
 
@@ -164,7 +164,7 @@ def find_table() -> dict[str, Any]:
 
 
 def tell_of_remote(get_shards: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return ``Stream.get_shards`` that tells our readers whether there is a remote."""
+    """Wrap ``Stream.get_shards`` to pass our readers whether a remote exists."""
 
     @functools.wraps(get_shards)
     def get_marked_shards(self: Any, *args: Any, **kwargs: Any) -> list[Any]:

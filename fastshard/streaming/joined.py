@@ -1,4 +1,4 @@
-"""Tables of several indexes as one: the shards of datasets that follow one another."""
+"""Tables of several indexes as one, for datasets in a row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class JoinedTable:
         return self._schemas[part][self._tables[part].schema(k)]
 
     def where(self, k: int) -> int:
-        """Return the byte of its own index at which the object of shard `k` begins."""
+        """Return the byte offset of shard `k`'s object in its own index."""
         part, k = self.find(k)
         return self._tables[part].where(k)
 

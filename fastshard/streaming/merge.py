@@ -92,7 +92,7 @@ def merge_index(
     shards = [shard for path in indexes for shard in _shards_of(path, base)]
     text = json.dumps({"version": 2, "shards": shards}).encode()
     if all(shard.get("format") in FORMATS for shard in shards):
-        read_index(text, folder)  # raises for what no reader accepts
+        read_index(text, folder)  # raises for an index that readers refuse
     make_directory(os.path.abspath(folder))
     save_index(folder, text)
     return os.path.join(folder, INDEX_NAME)
@@ -113,7 +113,7 @@ def _index_path(partition: Partition) -> str:
 
 
 def _indexes_below(root: str, folder: str) -> list[str]:
-    """Return the indexes below a directory, but for those of root and output."""
+    """Return the indexes below a directory, except those of root and output."""
     own = {os.path.abspath(root), os.path.abspath(folder)}
     found = [
         os.path.join(directory, INDEX_NAME)

@@ -1,4 +1,4 @@
-"""An index made again from the shards that it lists."""
+"""Rebuild an index from the shards in a directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_DATA = 1 << 40  # bytes, decompressed
 
 
 class ShardFile(NamedTuple):
-    """A file of a shard, as it is there: raw, compressed, or both."""
+    """A file of a shard as found: raw, compressed, or both."""
 
     folder: str
     raw_name: str
@@ -73,10 +73,10 @@ class ShardHead(NamedTuple):
 def rebuild_index(dirname: str | os.PathLike[str]) -> str:
     """Write the ``index.json`` of a directory anew, from its shards.
 
-    Each MDS file and each meta file holds what the index says of columns, compression
-    and hashes; sizes and hashes are those of the files as they are now. For files as a
-    writer left them it is the writer's index, byte for byte. The shards are those that
-    are there, in the order of their numbers; directories below are left out.
+    Each MDS file and each meta file holds columns, compression and hashes for the
+    index; sizes and hashes are those of the files as they are now. For files as a
+    writer left them it is the writer's index, byte for byte. The index lists the
+    existing shards in the order of their numbers; subdirectories are left out.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def rebuild_index(dirname: str | os.PathLike[str]) -> str:
         for files, kind in _list_shards(folder)
     ]
     text = dump_config({"version": 2, "shards": shards})
-    read_index(text, folder)  # raises for columns that no reader accepts
+    read_index(text, folder)  # raises for columns that readers refuse
     save_index(folder, text)
     return os.path.join(folder, "index.json")
 
@@ -262,14 +262,14 @@ def _parse_head(data: bytes, samples: int, text: bytes, path: str) -> ShardHead:
 
 
 def _describe_file(folder: str, name: str, algos: list[str]) -> dict[str, Any]:
-    """Return what the index says of a file on the disk."""
+    """Describe a file on disk for the index."""
     path = os.path.join(folder, name)
     hashes = hash_file(path, algos) if algos else {}
     return {"basename": name, "bytes": os.path.getsize(path), "hashes": hashes}
 
 
 def _summarize(pieces: Iterator[bytes], name: str, algos: list[str]) -> dict[str, Any]:
-    """Return what the index says of a file that is not on the disk."""
+    """Describe a file that is not on disk for the index."""
     hashes = {algo: open_hash(algo) for algo in algos}
     nbytes = 0
     for piece in pieces:

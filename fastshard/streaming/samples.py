@@ -280,14 +280,6 @@ class StreamSample(Sample):
     def text(self, field: str) -> str:
         """Return a field as text: of a JSON shard its string, else the stored bytes.
 
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        str
-
         Raises
         ------
         FormatError

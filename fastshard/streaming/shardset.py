@@ -140,7 +140,7 @@ class StreamSet(ShardSet):
         self._compressed = CompressedShards(self)
 
     def _read_all(self, root: str, remote: Settings | None) -> StreamIndex:
-        """Read the indexes of several datasets, those of URLs at a time."""
+        """Read the indexes of several datasets, remote ones concurrently."""
         assert self.folders is not None
         names = [f"{folder}/{self.split}".strip("/") for folder in self.folders]
         roots = [_join(root, name, remote) for name in names]
@@ -176,7 +176,7 @@ class StreamSet(ShardSet):
         return self.open_now(k)
 
     def open_now(self, k: int, opened: OpenedShard | None = None) -> RowSamples:
-        """Keep the samples of shard `k`; open it unless it is passed."""
+        """Keep the samples of shard `k`; open it unless they are given."""
         shard, opening = opened or self.open_files(k)
         codec = self.codec(k)
         first = self._index_starts[self.numbers[k]]
@@ -276,7 +276,7 @@ class StreamSet(ShardSet):
         return sorted(found)
 
     def _find_number(self, number: int) -> int | None:
-        """Return the place in this set of a shard of the index."""
+        """Return the position in this set of a shard of the index."""
         k = bisect_right(self.numbers, number) - 1
         return k if k >= 0 and self.numbers[k] == number else None
 
@@ -345,7 +345,7 @@ class StreamSet(ShardSet):
 def split_roots(roots: Sequence[str]) -> tuple[str, list[str]]:
     """Return the common directory of several, and their paths below it.
 
-    Of URLs the directory has their query.
+    The directory of URLs keeps their query.
     """
     if not is_remote(roots[0]):
         paths = list(map(os.path.abspath, roots))

@@ -79,7 +79,7 @@ def _verify_remote(files: Any, info: FileInfo, settings: Settings) -> Iterator[F
     """Yield a fault for each hash of a remote file that differs."""
     try:
         file = files.request_file(info, settings)
-    except ShardNotFoundError:  # raw or compressed alone: opening tells
+    except ShardNotFoundError:  # only raw or only compressed: opening reports it
         return
     except FormatError as error:
         yield Fault(error.path, error.offset, error.member, error.reason)

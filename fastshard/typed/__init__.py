@@ -52,7 +52,7 @@ An index keeps datasets under names:
 >>> index.get_dataset("images").open()[7].label
 'label 7'
 
-The examples of methods go on from here.
+The examples of methods continue from here.
 """
 
 from importlib import import_module
@@ -72,7 +72,7 @@ __all__ = sorted([*_MODULES, *_ALIASES])
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in ("atmosphere", "testing"):  # the modules themselves
+    if name in ("atmosphere", "testing"):  # submodules
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES and name not in _ALIASES:
         from fastshard._util.hints import missing_name

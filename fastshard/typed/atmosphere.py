@@ -4,7 +4,7 @@ from importlib import import_module
 from sys import modules
 from typing import Any
 
-_HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
+_HOMES: dict[str, str] = {  # names by their modules, which are imported at first use
     "atmosphere.at_uri": "AtUri",
     "atmosphere.client": "Atmosphere",
     "atmosphere.index": "AtmosphereIndex AtmosphereIndexEntry",
@@ -28,7 +28,7 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "atmosphere.records.storage": "BlobEntry BlobRef HttpShardEntry S3ShardEntry "
     "Storage StorageBlobs StorageExternal StorageHttp StorageS3 storage_from_record",
 }
-_ALIASES = {  # the names of atdata
+_ALIASES = {  # names as in atdata
     "LexCodeHash": "CodeHash",
     "LexCodeReference": "CodeReference",
     "LexDatasetEntry": "EntryRecord",

@@ -24,7 +24,7 @@ class FieldSource(Protocol):
 
     @property
     def names(self) -> Collection[str] | None:
-        """The fields; None if they are known by the samples only."""
+        """The fields; None if only the samples know them."""
         ...
 
     def __len__(self) -> int: ...
@@ -46,8 +46,8 @@ class SampleBatch(Generic[T]):
 
     ``batch.image`` is one array ``[samples, *shape]`` where all values are arrays of
     one shape, else a list with a value for each sample. A field is read when it is
-    first asked for: straight from the shards, without the other fields. Fields whose
-    names are those of attributes are had by ``batch["samples"]``.
+    first requested: straight from the shards, without the other fields. A field with
+    the name of an attribute is ``batch["samples"]``.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class SampleBatch(Generic[T]):
     def _read(
         cls, source: FieldSource, kind: Any, padding: Padding
     ) -> SampleBatch[Any]:
-        """Return a batch of stored samples, which are decoded when asked for."""
+        """Return a batch of stored samples, decoded on access."""
         batch: SampleBatch[Any] = object.__new__(cls)
         batch._samples = None
         batch._source = source
@@ -148,10 +148,6 @@ class SampleBatch(Generic[T]):
     def __getitem__(self, name: str) -> Any:
         """Return a field of all samples.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         ndarray [samples, *shape], or list
@@ -197,7 +193,7 @@ class SampleBatch(Generic[T]):
         return found
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return a field of arrays as one array, also of samples without types.
+        """Return a field of arrays as one array; also for untyped samples.
 
         Parameters
         ----------
@@ -235,11 +231,7 @@ class SampleBatch(Generic[T]):
         return stack
 
     def lengths(self, name: str) -> NDArray[np.int64]:
-        """Return the shapes that the arrays of a field had before they were padded.
-
-        Parameters
-        ----------
-        name : str
+        """Return the shapes of a field's arrays before padding.
 
         Returns
         -------

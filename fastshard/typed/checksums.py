@@ -1,4 +1,4 @@
-"""Checksums of shards: compared with those that an entry of an index has."""
+"""Comparison of shards with the checksums of an index entry."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Opener:
 
     @cached_property
     def _source(self) -> DataSource | None:
-        """The source of all shards, where one is known."""
+        """The source of all shards, if known."""
         if self._given is not None:
             return self._given
         of_record = getattr(self._entry, "_shard_source", None)
@@ -124,11 +124,11 @@ class Opener:
 
 
 def _verify(url: str, stored: object, remote: bool, shards: Opener) -> str:
-    """Return how the checksum of a shard compares."""
+    """Return the result for one shard."""
     if scheme_of(url) not in ("", "file") and not remote:
         return "skipped"
     if not isinstance(stored, str):
-        return f"error:the checksum is no str, but {type(stored).__name__}"
+        return f"error:the checksum must be a str, is {type(stored).__name__}"
     try:
         with shards.open(url) as file:
             digest = _digest(file)
@@ -145,7 +145,7 @@ def _digest(file: IO[bytes]) -> str:
 
 
 def checksums_of(metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the digests by URL in metadata, without those of other types."""
+    """Return the digests by URL in metadata; skip values of other types."""
     found = metadata.get("checksums") if isinstance(metadata, Mapping) else None
     if not isinstance(found, Mapping):
         return {}

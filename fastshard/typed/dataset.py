@@ -113,7 +113,7 @@ class Dataset(BaseDataset[T]):
     - Samples: ``ds[7]``, ``ds[-1]``, ``len(ds)``, `head`, `get`, `select`, `get_many`,
       `keys`.
     - Iteration: ``for sample in ds``, `ordered`, `shuffled`, both with ``batch_size=``;
-      `iter`, `batches`, and to go on after a stop `state_dict` and `resume`.
+      `iter`, `batches`, and to resume `state_dict` and `resume`.
     - Other datasets on the same shards: `as_type`, `filter`, `map`, ``ds[10:20]``,
       `shuffle`, `split_by_rank`, `take`, `split`, `select_fields`, `decode`, `copied`.
     - By shard: `process_shards`, `list_shards`. As tables: `to_dict`, `to_pandas`,
@@ -145,10 +145,6 @@ class Dataset(BaseDataset[T]):
         Raise `SchemaError` for fields that the class does not declare.
     **options
         Options of `fastshard.open`: ``mode=``, ``max_memory=``, ``token=``, ...
-
-    Attributes
-    ----------
-    metadata_url : str or None
 
     Raises
     ------
@@ -234,7 +230,7 @@ class Dataset(BaseDataset[T]):
         self._plan = Plan()
         self._is_typed = sample_type is not None
         kind = sample_type or _declared_type(type(self)) or DictSample
-        # The first stage of all: from a stored sample to an object.
+        # The first stage: from a stored sample to an object.
         self._first: Decoding | KeyedDecoder = Decoding(kind, copy, aligned, strict)
         self._later: tuple[Callable[[Any], Any], ...] = ()  # lenses, mapped functions
         self._kind: Any = kind  # the type after them
@@ -245,7 +241,7 @@ class Dataset(BaseDataset[T]):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the attributes that are derived from others."""
+        """Drop derived attributes."""
         self._all_stages: tuple[Callable[[Any], Any], ...] | None = None
         self._packed_view: FieldDataset[Any] | None = None
         self._mapped_view: FieldDataset[T] | None = None
@@ -259,7 +255,7 @@ class Dataset(BaseDataset[T]):
         return other
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._origin.packed()  # spares workers the count, and the filter's evaluation
+        self._origin.packed()  # spares workers the count and the filter
         state = {name: self.__dict__[name] for name in STATE}
         return _rebuild, (type(self), state)
 
@@ -270,7 +266,7 @@ class Dataset(BaseDataset[T]):
 
     @__orig_class__.setter
     def __orig_class__(self, alias: Any) -> None:
-        # Set by `typing` after ``Dataset[ImageSample](...)`` was made; an exception
+        # `typing` sets it after ``Dataset[ImageSample](...)`` is made; an exception
         # would be dropped.
         kind = _type_argument(alias)
         if kind is None or kind is self._kind:
@@ -341,7 +337,7 @@ class Dataset(BaseDataset[T]):
     def _find_absence(self, name: str) -> FieldNotFoundError | None:
         stages = (*getattr(self._first, "stages", ()), *self._later)
         if any(isinstance(stage, LensStage | StructuralView) for stage in stages):
-            return None  # a view has names of its own
+            return None  # a view has its own names
         return self._packed._find_absence(name)
 
     def _usual_fields(self) -> frozenset[str] | None:
@@ -360,8 +356,8 @@ class Dataset(BaseDataset[T]):
         name = blake2b(digest, digest_size=8).hexdigest()
         return Identity(found.name, self._total(), name)
 
-    # States count samples of the shards, as those of `_packed`, whose iterators make
-    # them too.
+    # States count samples of the shards, like those of `_packed`, whose iterators
+    # make them.
 
     def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
         return self._packed._state_after(done, skipped)
@@ -390,10 +386,6 @@ class Dataset(BaseDataset[T]):
 
     def __len__(self) -> int:
         """Return the number of samples; evaluates filters, once.
-
-        Returns
-        -------
-        int
 
         Raises
         ------
@@ -434,7 +426,7 @@ class Dataset(BaseDataset[T]):
         AmbiguousKeyError
             Several samples have this key.
         SchemaError
-            The stored sample is none of `sample_type`.
+            The stored sample is not of `sample_type`.
         FormatError, OSError, ClosedError
             The sample cannot be read.
 
@@ -458,10 +450,6 @@ class Dataset(BaseDataset[T]):
 
     def get(self, key: str) -> T:
         """Return the sample of a key.
-
-        Parameters
-        ----------
-        key : str
 
         Returns
         -------
@@ -497,10 +485,6 @@ class Dataset(BaseDataset[T]):
         indices : iterable of int
             Negative ones count from the end.
 
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError
@@ -534,10 +518,6 @@ class Dataset(BaseDataset[T]):
         positions : iterable of int, or array
             Negative ones count from the end.
 
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError
@@ -570,15 +550,7 @@ class Dataset(BaseDataset[T]):
         return self._packed._name_at(position)
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T]:
-        """Do what `get_many` does in a thread, under asyncio or trio.
-
-        Parameters
-        ----------
-        positions : iterable of int, or array
-
-        Returns
-        -------
-        list
+        """Call `get_many` in a thread, under asyncio or trio.
 
         Raises
         ------
@@ -603,10 +575,6 @@ class Dataset(BaseDataset[T]):
         ----------
         n : int, default 5
             Number of samples; fewer if the dataset has fewer.
-
-        Returns
-        -------
-        list
 
         Raises
         ------
@@ -877,7 +845,7 @@ class Dataset(BaseDataset[T]):
         lens = network.find(kind, other)
         view = StructuralView.between(kind, other) if lens is None else None
         if lens is None and view is None:
-            lens = network.transform(kind, other)  # raises an error that lists lenses
+            lens = network.transform(kind, other)  # raises and lists lenses
         first = self._first
         is_stored = isinstance(self._origin, ShardOrigin) and not self._later
         if lens is not None:
@@ -927,7 +895,7 @@ class Dataset(BaseDataset[T]):
     def fields(self) -> Fields:
         """The fields that conditions of `query` and `where` compare.
 
-        Any name without a sample type.
+        Without a sample type, any name.
 
         Examples
         --------
@@ -967,7 +935,7 @@ class Dataset(BaseDataset[T]):
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -998,16 +966,12 @@ class Dataset(BaseDataset[T]):
         where : Predicate or callable
             As for `query`, with the same errors.
 
-        Returns
-        -------
-        Dataset
-
         Raises
         ------
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -1055,7 +1019,7 @@ class Dataset(BaseDataset[T]):
         return self._replace(_later=(*self._later, fn), _kind=_returned_type(fn))
 
     def copied(self) -> Dataset[T]:
-        """Return the dataset with arrays of their own memory.
+        """Return the dataset with arrays copied to their own memory.
 
         Returns
         -------
@@ -1111,10 +1075,6 @@ class Dataset(BaseDataset[T]):
 
     def select_fields(self, *fields: str) -> Dataset[DictSample]:
         """Return a dataset of samples with these fields only, in this order.
-
-        Parameters
-        ----------
-        *fields : str
 
         Returns
         -------
@@ -1190,10 +1150,6 @@ class Dataset(BaseDataset[T]):
         shards : iterable of str or int
             Paths as `list_shards` names them, last parts of paths, or positions.
 
-        Returns
-        -------
-        Dataset
-
         Raises
         ------
         ValueError
@@ -1252,7 +1208,7 @@ class Dataset(BaseDataset[T]):
         ValueError
             The sample has no payload.
         SchemaError, FormatError
-            The payload is none of `sample_type`.
+            The payload is not of `sample_type`.
 
         Examples
         --------
@@ -1274,16 +1230,12 @@ class Dataset(BaseDataset[T]):
         batch : Mapping
             With the payloads as ``"msgpack"``.
 
-        Returns
-        -------
-        SampleBatch
-
         Raises
         ------
         ValueError
             The batch has no payloads.
         SchemaError, FormatError
-            A payload is none of `sample_type`.
+            A payload is not of `sample_type`.
 
         Examples
         --------
@@ -1329,8 +1281,8 @@ class Dataset(BaseDataset[T]):
         shards : iterable of str, optional
             Those to process, as `list_shards` names them; by default all.
         checkpoint : str or path-like, optional
-            A JSON file of the results so far: a later call with it goes on where this
-            one stopped. It is removed when all shards are done. Results that are no
+            A JSON file of the results so far: a later call with it continues where this
+            one stopped. It is removed when all shards are done. Results that are not
             JSON values are not kept: their shards are processed again.
         on_shard_error : callable, optional
             ``on_shard_error(shard, error)`` is called for each shard that fails.
@@ -1348,7 +1300,7 @@ class Dataset(BaseDataset[T]):
         ValueError
             A shard is not one of the dataset.
         FormatError
-            The checkpoint is none.
+            The file is not a checkpoint.
 
         Examples
         --------
@@ -1360,7 +1312,7 @@ class Dataset(BaseDataset[T]):
         wanted = names if shards is None else list(shards)
         unknown = [name for name in wanted if name not in numbers]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no shard of {self!r}")
+            raise ValueError(f"{unknown[0]!r} is not a shard of {self!r}")
         return process_shards(
             fn,
             partial(shard_samples, self),
@@ -1538,10 +1490,6 @@ class Dataset(BaseDataset[T]):
     def list_shards(self) -> list[str]:
         """Return the names of the shards: paths or URLs.
 
-        Returns
-        -------
-        list of str
-
         Raises
         ------
         ShardNotFoundError
@@ -1647,7 +1595,7 @@ class Dataset(BaseDataset[T]):
     def content_metadata(self) -> Any:
         """The argument ``content_metadata=`` of `write_samples`: a sample or a dict.
 
-        None if the dataset was not written by this process; it may be set.
+        None unless this process wrote the dataset; settable.
         """
         return self._content_metadata
 

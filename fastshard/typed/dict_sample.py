@@ -1,4 +1,4 @@
-"""Samples of no declared type: their fields by name, decoded when asked for."""
+"""Untyped samples: fields by name, decoded at first use."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["DictSample"]
 
 
 class DictSample(FieldMap):
-    """A sample of no declared type: its fields as attributes and as items.
+    """Untyped sample: its fields as attributes and as items.
 
     Values are those of msgpack. Arrays are bytes, as `bytes` fields are: `array` makes
-    them. A sample of a payload decodes a field when it is asked for, and keeps the
+    them. A sample of a payload decodes a field when it is requested, and keeps the
     value. Samples are read-only. They are equal if their fields are, as those of a
     `PackableSample`.
 
@@ -55,14 +55,6 @@ class DictSample(FieldMap):
     def from_data(cls, data: Mapping[str, Any]) -> Self:
         """Make a sample of its fields' values.
 
-        Parameters
-        ----------
-        data : mapping of str to object
-
-        Returns
-        -------
-        DictSample
-
         Raises
         ------
         TypeError
@@ -86,10 +78,6 @@ class DictSample(FieldMap):
         data : buffer
             Kept by the sample; no value is decoded yet.
 
-        Returns
-        -------
-        DictSample
-
         Raises
         ------
         SchemaError
@@ -109,10 +97,6 @@ class DictSample(FieldMap):
     def values(self) -> list[Any]:
         """Return the fields' values, in their order.
 
-        Returns
-        -------
-        list
-
         Examples
         --------
         >>> typed.DictSample(text="a cat", label=1).values()
@@ -123,10 +107,6 @@ class DictSample(FieldMap):
     def items(self) -> list[tuple[str, Any]]:
         """Return the fields' names and values, in their order.
 
-        Returns
-        -------
-        list of tuple
-
         Examples
         --------
         >>> typed.DictSample(text="a cat", label=1).items()
@@ -136,10 +116,6 @@ class DictSample(FieldMap):
 
     def view(self, name: str) -> memoryview:
         """Return a field's bytes without a copy.
-
-        Parameters
-        ----------
-        name : str
 
         Returns
         -------
@@ -193,7 +169,7 @@ class DictSample(FieldMap):
         FieldNotFoundError
             There is no such field.
         FormatError
-            The field's bytes are no array.
+            The field's bytes are not an array.
         TypeError
             The sample was made of values, and this one has no bytes.
 
@@ -220,7 +196,7 @@ class DictSample(FieldMap):
 
     @property
     def packed(self) -> bytes:
-        """The sample's msgpack payload; the original one of a sample made of bytes.
+        """The sample's msgpack payload, the original one if made of bytes.
 
         Raises
         ------
@@ -241,7 +217,7 @@ class DictSample(FieldMap):
 
     @property
     def as_wds(self) -> dict[str, Any]:
-        """The sample as WebDataset's writers take it, under a key of its own.
+        """The sample as WebDataset's writers take it, under a new key.
 
         Examples
         --------
@@ -273,10 +249,10 @@ class DictSample(FieldMap):
 
 
 def from_payload(cls: type[DictSample], payload: bytes) -> DictSample:
-    """Return a pickled sample that was made of a payload."""
+    """Unpickle a sample made of a payload."""
     return cls._from_buffer(payload)
 
 
 def from_values(cls: type[DictSample], values: dict[str, Any]) -> DictSample:
-    """Return a pickled sample that was made of values."""
+    """Unpickle a sample made of values."""
     return cls(values)

@@ -1,4 +1,4 @@
-"""Fields of sample types: what a class declares, and the plans that decode it."""
+"""Fields of sample types: their declarations, and plans to decode them."""
 
 from __future__ import annotations
 
@@ -144,16 +144,16 @@ class ClassPlans:
         self.encoders: dict[str, PayloadEncoder] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClassPlans, ()  # made again where a class itself is pickled
+        return ClassPlans, ()  # made again if the class itself is unpickled
 
 
 def plans_of(cls: type) -> ClassPlans:
-    """Return the cache of a class, its own and not that of a base."""
+    """Return the cache of a class, not that of a base."""
     plans = cls.__dict__.get("__fastshard_plans__")
     if not isinstance(plans, ClassPlans):
         if not dataclasses.is_dataclass(cls):
             raise TypeError(
-                f"{cls.__qualname__} is no dataclass: decorate it with "
+                f"{cls.__qualname__} is not a dataclass: decorate it with "
                 "fastshard.typed.packable, or derive it from PackableSample"
             )
         plans = ClassPlans()
@@ -186,7 +186,7 @@ def unpack(plan: TypePlan[T], payload: Any, copy: bool, aligned: bool) -> T:
 
 
 def has_post_init(cls: type) -> bool:
-    """Return whether objects need `__post_init__`, other than that of the base."""
+    """Return whether objects need `__post_init__`, other than the base's."""
     method = getattr(cls, "__post_init__", None)
     return method is not None and not getattr(method, "__fastshard_base__", False)
 
@@ -220,7 +220,7 @@ def declare(cls: type) -> tuple[DeclaredField, ...]:
 
 
 def describe_field(hint: Any, format_name: str | None) -> Kind:
-    """Return the kind of a field, by its format if it has one."""
+    """Return the kind of a field, by its format if given."""
     if format_name is None:
         return describe(hint)
     if format_name not in FORMATS:
@@ -228,7 +228,7 @@ def describe_field(hint: Any, format_name: str | None) -> Kind:
         raise TypeError(f"unknown format {format_name!r}; there are {known}")
     try:
         kind = describe(hint)
-    except TypeError:  # the annotation is for readers: the format says what it is
+    except TypeError:  # the annotation is for readers: the format gives the kind
         kind = describe(Any)
     return FORMATS[format_name].of_format(kind)
 
@@ -253,7 +253,8 @@ def refuse_unknown_formats(
     for name in formats:
         if name not in by_name:
             raise TypeError(
-                f"{cls.__qualname__}.__field_formats__ names {name!r}, no field of it"
+                f"{cls.__qualname__}.__field_formats__ names {name!r}, which is not a "
+                "field"
             )
 
 
@@ -270,7 +271,7 @@ def refuse_equal_names(cls: type, found: list[DeclaredField]) -> None:
 
 
 def field_plans(cls: type) -> tuple[FieldPlan, ...]:
-    """Return the rules by which the fields of a class are decoded."""
+    """Return the rules to decode the fields of a class."""
     return tuple(each.plan for each in declared_fields(cls))
 
 

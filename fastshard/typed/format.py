@@ -16,7 +16,7 @@ __all__ = ["FORMAT"]
 
 
 class PackedFormat(Format):
-    """Tar shards of msgpack payloads, which no mark tells from others."""
+    """Tar shards of msgpack payloads, selected by ``packed=True``."""
 
     name = "packed"
     reading = frozenset({"key", "lower", "mode"})

@@ -29,13 +29,13 @@ class LoggerProtocol(Protocol):
         """Log details."""
 
     def info(self, msg: str, *args: Any, **kwargs: Any) -> object:
-        """Log what is done."""
+        """Log an operation."""
 
     def warning(self, msg: str, *args: Any, **kwargs: Any) -> object:
-        """Log what may be wrong."""
+        """Log a possible problem."""
 
     def error(self, msg: str, *args: Any, **kwargs: Any) -> object:
-        """Log what failed."""
+        """Log a failure."""
 
 
 class _Chosen:
@@ -98,17 +98,13 @@ def get_logger() -> LoggerProtocol:
 
 @contextmanager
 def log_operation(op_name: str, **context: Any) -> Iterator[None]:
-    """Log the start and the end of an operation, with the seconds that it took.
+    """Log the start and the end of an operation, with its seconds.
 
     Parameters
     ----------
     op_name : str
     **context
         Facts of the operation, which both messages show.
-
-    Yields
-    ------
-    None
 
     Examples
     --------

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Packable", "PackableSample", "new_key", "packable"]
 
 T = TypeVar("T")
-OPTIONS = ("eq", "order", "kw_only")  # of dataclasses, where a class is derived
+OPTIONS = ("eq", "order", "kw_only")  # dataclass options of derived classes
 MAX_FRAMES = 16  # between a class statement and the base's `__init_subclass__`
 LOCK = LockOwner(threading.RLock)  # of classes that become dataclasses
 
@@ -74,7 +74,7 @@ class Packable(Protocol):
 
 
 class LazyFields:
-    """`dataclasses.fields` of a class that is a dataclass when it is first used."""
+    """`dataclasses.fields` of a class that becomes a dataclass at first use."""
 
     def __get__(self, instance: object, cls: type) -> Any:
         become_dataclass(cls)
@@ -151,7 +151,7 @@ class PackableSample:
             cls.__post_init__ = converting(post_init)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        """Decode bytes that were given for arrays and for values of other libraries."""
+        """Decode bytes given for arrays and for values of other libraries."""
         convert(self)
 
     __post_init__.__fastshard_base__ = True  # type: ignore[attr-defined]
@@ -170,10 +170,6 @@ class PackableSample:
         ----------
         data : mapping of str to object
             As the constructor takes them: bytes for an array are decoded.
-
-        Returns
-        -------
-        PackableSample
 
         Raises
         ------
@@ -218,7 +214,7 @@ class PackableSample:
         SchemaError
             The payload is not one of this class.
         FormatError
-            The bytes are no msgpack, or a field's bytes are broken.
+            The bytes are not msgpack, or a field's bytes are broken.
         TypeError
             A field of the class cannot be one.
 
@@ -250,7 +246,7 @@ class PackableSample:
 
     @property
     def as_wds(self) -> dict[str, Any]:
-        """The sample as WebDataset's writers take it, under a key of its own.
+        """The sample as WebDataset's writers take it, under a new key.
 
         Examples
         --------
@@ -323,17 +319,17 @@ def packable(cls: type[T]) -> type[T]:
     made: type[T] = types.new_class(cls.__name__, (cls, PackableSample), {}, fill)
     become_dataclass(made)  # its `__init__` calls `__post_init__`
     kept = cls.__dict__.get("__fastshard_locals__", {})
-    if cls.__name__ in kept:  # a class that names itself
+    if cls.__name__ in kept:  # a class that refers to itself
         kept[cls.__name__] = made
     return made
 
 
 def become_dataclass(cls: type) -> None:
-    """Make a subclass of `PackableSample` a dataclass, if it is none yet.
+    """Make a subclass of `PackableSample` a dataclass unless it is one.
 
     A decorator ``@dataclass`` runs after `__init_subclass__`, so that a class cannot
     be made a dataclass there: it is made one when its fields, its signature or its
-    first object are asked for.
+    first object are requested.
     """
     own = cls.__dict__
     if not is_planted(own.get("__init__")) and not is_lazy(cls):
@@ -350,7 +346,7 @@ def is_lazy(cls: type) -> bool:
 
 
 def is_generated(method: Any) -> bool:
-    """Return whether a method is one that `dataclasses` made of text."""
+    """Return whether `dataclasses` generated a method."""
     code = getattr(method, "__code__", None)
     return code is not None and code.co_filename == "<string>"
 
@@ -360,7 +356,7 @@ def is_planted(method: object) -> bool:
 
 
 def planted_init(cls: type) -> Callable[..., None]:
-    """Return the `__init__` of a class until it is a dataclass."""
+    """Return the `__init__` of a class until it becomes a dataclass."""
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
         become_dataclass(cls)
@@ -373,9 +369,9 @@ def planted_init(cls: type) -> Callable[..., None]:
 
 
 def plant_equality(cls: type) -> None:
-    """Give a class the equality of samples, in the place of that of dataclasses.
+    """Replace the equality of dataclasses by that of samples.
 
-    A class that is built a second time, for its slots, was given the first one's.
+    A class rebuilt for its slots has the equality of the first one already.
     """
 
     def __eq__(self: Any, other: object) -> Any:  # noqa: N807
@@ -400,10 +396,10 @@ def plant_equality(cls: type) -> None:
 
 
 def generated_init(cls: type) -> Any:
-    """Return the `__init__` of a dataclass, whose place a planted one has.
+    """Return the generated `__init__`, replaced by a planted one.
 
-    It is that of a dataclass without fields of its own that inherits those of `cls`:
-    no code of the class itself, as `__init_subclass__`, runs.
+    Generated on a dataclass that inherits the fields of `cls`, so that no code of the
+    class runs, such as `__init_subclass__`.
     """
     params = cls.__dataclass_params__  # type: ignore[attr-defined]
     if not params.init:
@@ -423,13 +419,13 @@ def generated_init(cls: type) -> Any:
 
 
 def new_sample(cls: type[T], *args: Any) -> T:
-    """Make a sample without its fields, as a pickle begins."""
+    """Make a sample without fields, for unpickling."""
     become_dataclass(cls)
     return cls.__new__(cls, *args)
 
 
 def converting(post_init: Callable[..., None]) -> Callable[..., None]:
-    """Return a class's own `__post_init__`, after bytes for arrays are decoded."""
+    """Wrap a class's own `__post_init__` to decode bytes for arrays first."""
 
     @functools.wraps(post_init)
     def __post_init__(self: Any) -> None:  # noqa: N807
@@ -441,7 +437,7 @@ def converting(post_init: Callable[..., None]) -> Callable[..., None]:
 
 
 def convert(sample: Any) -> None:
-    """Decode bytes that were given for arrays and for values of other libraries."""
+    """Decode bytes given for arrays and for values of other libraries."""
     values = getattr(sample, "__dict__", None)
     if values is not None and bytes not in map(type, values.values()):
         return
@@ -452,7 +448,7 @@ def convert(sample: Any) -> None:
 
 
 def keep_locals(cls: type) -> None:
-    """Keep the names of a function that annotations of its class are made of.
+    """Keep the local names that annotations of a class need.
 
     Postponed annotations of a class in a function may name the function's variables,
     which are gone when the annotations are resolved.
@@ -477,14 +473,14 @@ def keep_locals(cls: type) -> None:
     names = {*re.findall(r"\w+", text)} - {cls.__name__}
     names &= {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     kept: dict[str, Any] = {cls.__name__: cls}
-    if names:  # else not even asked for: a frame keeps the dict of its variables
+    if names:  # otherwise not requested: a frame keeps the dict of its variables
         here = frame.f_locals
         kept |= {name: here[name] for name in names if name in here}
     cls.__fastshard_locals__ = kept  # type: ignore[attr-defined]
 
 
 def spell(annotation: Any) -> str:
-    """Return an annotation that has text in it, as ``list["Item"]``, else ""."""
+    """Return an annotation that contains text, as ``list["Item"]``, else ""."""
     if isinstance(annotation, str):
         return annotation
     text = repr(annotation)
@@ -492,5 +488,5 @@ def spell(annotation: Any) -> str:
 
 
 def new_key() -> str:
-    """Return a key that no other sample has."""
+    """Return a unique key."""
     return str(uuid.uuid4())

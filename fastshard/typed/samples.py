@@ -53,7 +53,7 @@ def decoder_of_kind(kind: str, is_array: bool) -> Decoder | None:
 
 
 class PackedCodec(FieldCodec):
-    """Codec of packed shards: a field's value has a type of msgpack, and decodes so."""
+    """Codec of packed shards: msgpack types give the kinds of fields."""
 
     __slots__ = ("payload",)
 

@@ -86,7 +86,7 @@ def hash_schema(schema: Mapping[str, Any]) -> str:
 
 
 def describe_schema(cls: type, within: tuple[type, ...] = ()) -> dict[str, Any]:
-    """Return the value of `schema_of`; `within` are the classes that this is in."""
+    """Return the value of `schema_of`; `within` are the enclosing classes."""
     within = (*within, cls)
 
     def describe_class(inner: type) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class PackedSet(TarSet):
         return FIELDS
 
     def _peek_fields(self) -> list[str]:
-        return []  # indexes list members, not the fields in them
+        return []  # indexes list members, not fields
 
     def stack_columns(
         self,

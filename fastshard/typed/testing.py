@@ -1,4 +1,4 @@
-"""Samples and datasets for tests: made of a type, written to a folder.
+"""Samples and datasets for tests, made of a type.
 
 Examples
 --------
@@ -51,10 +51,6 @@ def make_samples(sample_type: type[T], n: int = 10, seed: int | None = None) -> 
     seed : int, optional
         The same seed gives the same samples.
 
-    Returns
-    -------
-    list
-
     Raises
     ------
     TypeError
@@ -99,10 +95,6 @@ def make_dataset(
         The shard is ``name-000000.tar``.
     sample_type : type, optional
         By default that of the samples.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Bounds of predicates: shards that the aggregates of a manifest rule out."""
+"""Bounds of predicates: shards ruled out by the aggregates of a manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDED = 1e-2  # relative error of a float that was written with few digits
 
 
 class Bounds(NamedTuple):
-    """Bounds of the rows of a shard that meet a condition: some, all.
+    """Whether some, and all, rows of a shard may meet a condition.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ def compare_number(
 ) -> Bounds:
     """Compare with the least and the largest value.
 
-    Rows with None are not counted. NaN is counted, but only the mean shows it.
+    Rows with None are not counted. NaN is counted, and visible only in the mean.
     """
     if value is None:
         return null_bounds(op, aggregate["count"], count)
@@ -120,22 +120,22 @@ def compare_number(
 
 
 def null_bounds(op: str, known: int, count: int) -> Bounds:
-    """Compare with None, which `known` of `count` rows are not.
+    """Compare with None; `known` of `count` rows are not None.
 
-    NaN is counted, and is found as None is.
+    NaN is counted, and matches like None.
     """
     return Bounds(some=True, every=known == 0) if op == "eq" else UNKNOWN
 
 
 def widen(bound: float, towards: float) -> float:
-    """Return a bound of the integers that were rounded to this one."""
+    """Return a bound of the integers rounded to this one."""
     if math.isfinite(bound) and abs(bound) >= EXACT:
         return math.nextafter(bound, towards)
     return bound
 
 
 def find_value(value: Any, counts: Mapping[str, int], count: int) -> Bounds:
-    """Find a value among those that occur, which are text."""
+    """Find a value among those counted, which are text."""
     if value is None:
         known = sum(counts.values())
         return null_bounds("eq", known, count)
@@ -143,9 +143,9 @@ def find_value(value: Any, counts: Mapping[str, int], count: int) -> Bounds:
 
 
 def has_text(value: Any, texts: Iterable[str]) -> bool:
-    """Return whether one of several texts may be that of a value.
+    """Return whether one of several texts may be a value's.
 
-    Numbers are equal that are written differently: 1, 1.0 and True.
+    Equal numbers have several texts: 1, 1.0 and True.
     """
     if isinstance(value, str):
         return value in texts
@@ -163,7 +163,7 @@ def has_text(value: Any, texts: Iterable[str]) -> bool:
 
 
 def is_near(value: float, text: str) -> bool:
-    """Return whether a text is that of a number, perhaps rounded to few digits."""
+    """Return whether a text is a number's, perhaps rounded to few digits."""
     try:
         number = float(text)
     except ValueError:

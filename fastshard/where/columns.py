@@ -1,4 +1,4 @@
-"""ColumnReader that conditions are asked of, and the values they are compared with."""
+"""ColumnReader for conditions, and plain values to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONVERSIONS: list[Callable[[Any], Any]] = []
 
 
 class ColumnReader(Protocol):
-    """Rows, read by column."""
+    """Rows read by column."""
 
     def column(self, name: str) -> Sequence[Any]:
         """Return the values of a column; a missing value is None."""
@@ -53,5 +53,5 @@ def plain_value(value: Any) -> Any:
 
 
 def add_conversion(convert: Callable[[Any], Any]) -> None:
-    """Have `plain_value` ask a function, which returns other values unchanged."""
+    """Add a function to `plain_value`; it returns other values unchanged."""
     CONVERSIONS.append(convert)

@@ -29,7 +29,7 @@ GRAMMAR = (
 
 
 def parse_condition(text: str) -> Predicate:
-    """Return the condition that a text describes; nothing in it is run."""
+    """Parse the text of a condition; nothing in it is run."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a condition has at most {MAX_TEXT:,} characters")
     try:
@@ -79,7 +79,7 @@ def parse_comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> Predicat
         elif isinstance(right, ast.Name):
             found = FieldProxy(right.id).contains(parse_value(left))
         else:
-            raise refusal(left, "there is no field in this comparison")
+            raise refusal(left, "the comparison has no field")
         return ~found if isinstance(op, ast.NotIn) else found
     name = COMPARISONS[type(op)]
     if isinstance(left, ast.Name) and isinstance(right, ast.Name):
@@ -89,7 +89,7 @@ def parse_comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> Predicat
     elif isinstance(right, ast.Name):
         value, field, name = parse_value(left), right.id, MIRRORED[name]
     else:
-        raise refusal(left, "there is no field in this comparison")
+        raise refusal(left, "the comparison has no field")
     if isinstance(op, (ast.Is, ast.IsNot)) and type(value) not in (bool, type(None)):
         raise refusal(right, "is compares with None, True and False; write ==")
     return FieldProxy(field)._compare(name, value)

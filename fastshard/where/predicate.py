@@ -109,17 +109,6 @@ class Predicate:
     def select(self, rows: ColumnReader) -> list[bool]:
         """Return whether each row meets the condition.
 
-        Parameters
-        ----------
-        rows : ColumnReader
-
-        Raises
-        ------
-        KeyError
-            The rows do not have a field.
-        TypeError
-            A field's values are not comparable.
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -157,7 +146,7 @@ class Predicate:
             raise TypeError(f"field {self._field!r}: {error}") from error
 
     def fields(self) -> list[str]:
-        """Return the names of the fields that the condition is on.
+        """Return the names of the fields in the condition.
 
         Examples
         --------
@@ -192,10 +181,6 @@ def select_in(values: Iterable[Any], wanted: list[Any]) -> list[bool]:
 
 class FieldProxy:
     """A field of samples, to be compared.
-
-    Parameters
-    ----------
-    name : str
 
     Examples
     --------
@@ -260,15 +245,6 @@ class FieldProxy:
     def isin(self, values: Iterable[Any]) -> Predicate:
         """Return the condition that the field is one of several values.
 
-        Parameters
-        ----------
-        values : iterable of object
-
-        Raises
-        ------
-        TypeError
-            `values` is one str.
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -282,10 +258,6 @@ class FieldProxy:
     def between(self, low: Any, high: Any) -> Predicate:
         """Return the condition that the field is in a range, its ends included.
 
-        Parameters
-        ----------
-        low, high : object
-
         Examples
         --------
         >>> from fastshard.typed import query_fields
@@ -296,10 +268,6 @@ class FieldProxy:
 
     def contains(self, value: Any) -> Predicate:
         """Return the condition that a list of the field has a value.
-
-        Parameters
-        ----------
-        value : object
 
         Examples
         --------
@@ -322,15 +290,7 @@ def as_predicate(value: Any) -> Predicate:
 
 
 class Fields:
-    """The fields of a type that queries are on, as attributes.
-
-    Parameters
-    ----------
-    names : iterable of str, optional
-        The fields; None: any name is one.
-    title : str
-        Shown by repr.
-    """
+    """The queryable fields of a type, as attributes."""
 
     def __init__(self, names: Iterable[str] | None, title: str) -> None:
         self._names = None if names is None else tuple(names)

@@ -184,7 +184,7 @@ def test_pinned_memory_excludes_other_memory(ds, monkeypatch):
 
 
 class FakeEvent:
-    """CUDA event that says what happens to it."""
+    """CUDA event that records its calls."""
 
     log: list = []  # noqa: RUF012 - set by each test
 

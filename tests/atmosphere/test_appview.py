@@ -21,7 +21,7 @@ URI = "at://did:plc:abc/science.alt.dataset.entry/k"
 
 
 class FakeAppView(XrpcServer):
-    """An AppView with one entry, which answers what it was asked."""
+    """An AppView with one entry, which echoes questions."""
 
     def respond(self, call):
         asked = {"method": call.nsid.rpartition(".")[2], "params": call.params}
@@ -183,7 +183,7 @@ def test_an_appview_that_fails_is_named(client, appview, name):
     assert appview.url in str(caught.value)
 
 
-def test_an_appview_that_is_gone_is_unavailable(fake_pds, appview):
+def test_a_missing_appview_is_unavailable(fake_pds, appview):
     client = Atmosphere(fake_pds.url, appview=appview.url, timeout=0.3)
     url = appview.url
     appview.__exit__()

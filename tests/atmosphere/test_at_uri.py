@@ -1,4 +1,4 @@
-"""Addresses of records: what is one, what is none."""
+"""Addresses of records: valid and invalid."""
 
 import pickle
 

@@ -113,8 +113,8 @@ def test_links_and_bytes_of_a_record():
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ({"a": [0, math.nan]}, r"nan is no number - at \$\.a\[1\]"),
-        (math.inf, r"inf is no number - at \$$"),
+        ({"a": [0, math.nan]}, r"nan is not a finite number - at \$\.a\[1\]"),
+        (math.inf, r"inf is not a finite number - at \$$"),
         ([["x", 2**64]], r"65 bits, at most 64 - at \$\[0\]\[1\]"),
         (-(2**64) - 1, "65 bits"),
         ({"f": print}, r"builtin_function_or_method - at \$\.f"),

@@ -213,7 +213,7 @@ def test_a_blob_is_uploaded_and_downloaded(client, tmp_path, size, kind):
     assert client.get_blob("alice.test", blob["ref"]["$link"]) == data
 
 
-def test_a_blob_that_is_not_there_is_a_key_error(client):
+def test_a_missing_blob_is_a_key_error(client):
     with pytest.raises(KeyError, match="Blob not found"):
         client.get_blob(client.did, MISSING_BLOB)
 

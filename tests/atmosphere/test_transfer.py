@@ -235,7 +235,7 @@ def test_a_file_that_is_gone_when_it_is_sent_again(fake_pds, client, tmp_path):
     assert fake_pds.count(UPLOAD) <= 2  # the second one's headers may arrive
 
 
-def test_a_file_that_is_not_there_is_not_sent(fake_pds, client, tmp_path):
+def test_a_missing_file_is_not_sent(fake_pds, client, tmp_path):
     fake_pds.forget()
     with pytest.raises(FileNotFoundError):
         client.upload_blob(tmp_path / "nothing")

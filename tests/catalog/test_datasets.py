@@ -711,6 +711,6 @@ def test_an_entry_whose_cid_does_not_fit_is_refused(index, numbers, change):
 
 
 @pytest.mark.parametrize("call", ["list_datasets", "list_labels"])
-def test_a_repository_that_is_not_there_is_named_without_a_network(bare_index, call):
+def test_a_missing_repository_is_named_without_a_network(bare_index, call):
     with pytest.raises(KeyError, match="Unknown repository 'nothing'"):
         getattr(bare_index, call)("nothing")

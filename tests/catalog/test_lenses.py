@@ -97,7 +97,7 @@ def test_versions(index, types):
 
 @pytest.mark.parametrize("version", ["", "1", "latest"])
 def test_null_versions(index, types, version):
-    with pytest.raises(ValueError, match="no semantic version"):
+    with pytest.raises(ValueError, match="not a semantic version"):
         index.store_lens(copying(types), name="n", version=version)
 
 

@@ -1,4 +1,4 @@
-"""Help of the commands, and suggestions for what is misspelt."""
+"""Help of the commands, and suggestions for misspelt words."""
 
 import os
 import re

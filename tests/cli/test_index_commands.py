@@ -185,7 +185,7 @@ def test_a_path_may_look_like_a_setting(index, call, tmp_path):
         assert call("datasets", "ls", "--index", target)[0] == 0
 
 
-def test_an_index_that_is_not_there_is_not_made(tmp_path, call):
+def test_a_missing_index_is_not_made(tmp_path, call):
     path = tmp_path / "none.db"
     status, _, err = call("datasets", "ls", "--index", str(path))
     assert (status, err) == (1, f"fastshard: there is no index at {path}\n")

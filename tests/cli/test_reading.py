@@ -156,7 +156,7 @@ def test_a_format_refuses_an_option_by_its_name(streaming_data, capfdbinary, com
     root = streaming_data["mds/none"].root
     status, _, err = run(capfdbinary, command, root, "--key", "last")
     assert status == 2
-    assert "--key is no option of streaming datasets" in err
+    assert "--key is not an option of streaming datasets" in err
     assert run(capfdbinary, command, root, "--mode", "pread")[0] == 0
 
 
@@ -182,7 +182,7 @@ def test_mode_is_refused_for_urls(versions, capfdbinary):
     with Server({"/v.tar": versions.read_bytes()}) as server:
         url = server.at("/v.tar")
         status, _, err = run(capfdbinary, "stat", url, "--mode", "pread")
-        assert (status, "--mode is of local files" in err) == (2, True)
+        assert (status, "--mode is an option for local files" in err) == (2, True)
         status, _, _ = run(capfdbinary, "stat", url, versions, "--mode", "pread")
         assert status == 0
 

@@ -210,7 +210,7 @@ def test_names_below_the_directory_are_taken():
 
 
 def test_links_are_not_written_through(shard, tmp_path):
-    """A link at the file's name, and one at its temporary name, are no way out."""
+    """A link at the file's name or its temporary name does not redirect the write."""
     outside = tmp_path / "outside"
     shard.path.symlink_to(outside)
     (shard.folder / f".{shard.path.name}.tmp").symlink_to(outside)
@@ -473,7 +473,7 @@ def test_file_systems_without_locks(shard, monkeypatch):
     assert shard.names() == [shard.path.name, shard.zip_path.name]
 
 
-def test_a_holder_that_is_stuck_is_not_waited_for(shard, monkeypatch):
+def test_a_stuck_holder_is_not_waited_for(shard, monkeypatch):
     """As a child that was forked meanwhile, and outlives its killed parent."""
     monkeypatch.setattr(raw_files, "PATIENCE", 0.05)
     temporary = shard.folder / f".{shard.path.name}.tmp"

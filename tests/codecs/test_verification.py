@@ -93,7 +93,7 @@ def test_another_size_is_found_without_hashes(tmp_path, files, name):
 
 
 def test_a_compressed_file_is_decompressed(tmp_path, files):
-    """Its own hashes are right, but not those of what is in it."""
+    """Its own hashes are right, those of its content are wrong."""
     packed = parse_compression("gz").compress(DATA[::-1])
     (tmp_path / "shard.gz").write_bytes(packed)
     pair = files[0], describe("shard.gz", packed)

@@ -425,7 +425,7 @@ with ShardedDatasetReader(root) as reader:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 @pytest.mark.parametrize("log", [False, True])
-def test_a_directory_that_is_not_writable(make_original, tmp_path, log):
+def test_a_read_only_directory(make_original, tmp_path, log):
     put = {f"s{i}": [float(i), i + 0.5] for i in range(4)}
     writer = make_original()
     writer.add_field("x")

@@ -1,4 +1,4 @@
-"""Conversion of tar shards to other formats, and what these cannot hold."""
+"""Conversion of tar shards to other formats, and unsupported values."""
 
 import codecs
 import json
@@ -401,8 +401,8 @@ def test_an_output_that_exists_is_refused(tars, tmp_path):
     ("options", "message"),
     [
         ({"to": "zip"}, "to must be"),
-        ({"to": "tar", "compression": "zstd"}, "compression= is no option of tar"),
-        ({"to": "columnar", "max_size": 5}, "max_size= is no option of columnar"),
+        ({"to": "tar", "compression": "zstd"}, "compression= is not an option of tar"),
+        ({"to": "columnar", "max_size": 5}, "max_size= is not an option of columnar"),
         ({"to": "mds", "separator": ","}, "separator="),
         ({"to": "mds", "compression": "lzma"}, "not a supported compression"),
         ({"to": "mds", "hashes": ["crc"]}, "not a supported hash"),

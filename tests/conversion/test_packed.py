@@ -227,7 +227,7 @@ def test_encodings_are_chosen(tars, tmp_path):
         assert values["meta"].startswith('{"a":[')
     with pytest.raises(ValueError, match="no encoding 'uint8'"):
         convert(tars, tmp_path / "new", to="packed", columns="cls:uint8")
-    with pytest.raises(ValueError, match="compression= is no option of packed"):
+    with pytest.raises(ValueError, match="compression= is not an option of packed"):
         convert(tars, tmp_path / "new", to="packed", compression="gz")
 
 

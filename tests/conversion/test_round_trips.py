@@ -1,4 +1,4 @@
-"""Round trips between all formats, and of what mosaicml-streaming wrote."""
+"""Round trips between all formats, and of files by mosaicml-streaming."""
 
 import itertools
 import json
@@ -208,7 +208,9 @@ def test_rows_of_json_with_values_of_other_types(tmp_path):
     convert(tmp_path / "in", tmp_path / "json", to="json")
     assert values(tmp_path / "json") == values(tmp_path / "in")
     for to in ("mds", "csv", "tar", "columnar"):
-        with pytest.raises(ConversionError, match="sample 1, column 'n': None is no"):
+        with pytest.raises(
+            ConversionError, match="sample 1, column 'n': None does not fit"
+        ):
             convert(tmp_path / "in", tmp_path / "out", to=to)
     done = convert(tmp_path / "in", tmp_path / "mds", to="mds", columns="n:json,t")
     assert done.columns == {"n": "json", "t": "str"}

@@ -77,7 +77,7 @@ def write_compressed(folder: Path, algo: str) -> Path:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """Return the files of five shards, larger than what opening a shard reads."""
+    """Return the files of five shards, larger than the reads of an opening."""
     folder = tmp_path_factory.mktemp("served") / "tar"
     samples = [(f"k{i:03}", {"x": np.full(3000, i, "f4")}) for i in range(125)]
     BUILDERS["tar"].build(folder, samples)

@@ -1,4 +1,4 @@
-"""Sources without shards: one class of error, which says what is there instead."""
+"""Sources without shards: one class of error, which lists the contents."""
 
 import gzip
 import json

@@ -28,7 +28,7 @@ pytestmark = [
 
 
 class Links(HTMLParser):
-    """The ids of an HTML page, and what it refers to."""
+    """The ids and the links of an HTML page."""
 
     def __init__(self, text):
         super().__init__()
@@ -90,7 +90,7 @@ def is_elsewhere(target):
     if not parts.scheme and not parts.netloc:
         return False
     if parts.scheme not in ("http", "https") or "." not in (parts.hostname or ""):
-        raise ValueError(f"{target} is no address")
+        raise ValueError(f"{target} is not an address")
     return True
 
 
@@ -141,7 +141,7 @@ def test_a_broken_link_is_found(tmp_path):
     assert resolve(tmp_path, "a/index.html", "../b/") == ("b", "")
     assert resolve(tmp_path, "b.html", "a/#two") == (str(Path("a/index.html")), "two")
     assert "two" not in Links((tmp_path / "a" / "index.html").read_text()).ids
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not an address"):
         is_elsewhere("https://nowhere")
 
 

@@ -26,7 +26,7 @@ from support.pyright import pyright_problem
 
 HAS_DOCS = (TREE / "docs").is_dir()
 PACKAGES = Path(fastshard.__file__).parents[1]
-# Large, or without types: what they return is Any.
+# Large, or without types: they return Any.
 UNTYPED = (
     "bagz datasets grain jax lmdb pyarrow ray streaming torch torchdata torchvision "
     "webdataset webshart wids"

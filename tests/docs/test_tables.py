@@ -1,4 +1,4 @@
-"""Tables of docs/ name what there is: options, methods, suffixes, errors."""
+"""Tables of docs/ name existing options, methods, suffixes, errors."""
 
 import builtins
 import dataclasses

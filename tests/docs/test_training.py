@@ -10,7 +10,7 @@ from support.paths import TREE
 from support.servers.forks import fork
 
 PAGE = TREE / "docs" / "training.md"
-# What each loop learns, and what it saves besides its state.
+# The learned value of each loop, which is saved beside its state.
 LEARNT = {"torch": "net[3].weight.detach()", "jax": "weights", "ray": "matrix"}
 
 pytestmark = [

@@ -75,7 +75,7 @@ def opened(request, form, built):
 
 @pytest.fixture
 def assert_is(form):
-    """Return a check of a sample against what was built."""
+    """Return a check of a sample against the built values."""
 
     def check(sample, i):
         assert sample.key == key_of(i)

@@ -23,7 +23,7 @@ SAMPLES = [
 ]
 OPTIONS = {"packed": {"packed": True}}
 
-# Prints what each way of reading and each command returns, without the paths.
+# Prints the result of each way of reading and each command, without paths.
 REPORT = """
 import contextlib, hashlib, io, json, os, sqlite3, sys
 import numpy as np

@@ -358,7 +358,7 @@ def test_overwriting(tmp_path):
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_a_directory_that_is_missing_is_created_with_the_first_shard(tmp_path, append):
+def test_a_missing_directory_is_created_with_the_first_shard(tmp_path, append):
     pattern = tmp_path / "new" / "below" / "{}.tar"
     ShardWriter(pattern, append=append).close()
     assert not os.path.exists(tmp_path / "new")

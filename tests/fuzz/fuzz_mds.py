@@ -134,7 +134,7 @@ def read_rows(rows: RowTable, data: bytes) -> None:
 
 
 def try_to(call, *args):
-    """Return what a call returns, None if it raises a FormatError of the file."""
+    """Return the result of a call, None if it raises a FormatError of the file."""
     try:
         return call(*args)
     except FormatError as error:
@@ -160,7 +160,7 @@ def check(data: bytes) -> None:
 
 
 def check_json(rows: RowTable, line: bytes) -> None:
-    """Compare a JSON row with what ``json.loads`` reads."""
+    """Compare a JSON row with ``json.loads``."""
     try:
         expected = json.loads(line.decode())
     except (ValueError, RecursionError):

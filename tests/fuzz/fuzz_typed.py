@@ -136,7 +136,7 @@ def damage(maker: random.Random, whole: bytes) -> bytes:
 
 
 def decode(payload: bytes) -> dict[str, Any] | None:
-    """Return what msgspec reads, or None."""
+    """Return the result of msgspec, or None."""
     try:
         raw = msgspec.msgpack.decode(payload, type=dict[str, msgspec.Raw])
         return {name: decode_any(value) for name, value in raw.items()}

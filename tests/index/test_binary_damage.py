@@ -67,7 +67,7 @@ def test_absurd_counts_allocate_nothing(tmp_path, tar):
                 use_shard(tar)
 
 
-def test_a_named_index_that_is_broken_raises(tar, tmp_path):
+def test_a_broken_named_index_raises(tar, tmp_path):
     index = tmp_path / "x.fsi"
     raw = tar.with_suffix(".fsi").read_bytes()
     for changed in (b"", raw[:100], raw[:-1], raw + b"x", b"x" + raw[1:]):

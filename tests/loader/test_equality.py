@@ -176,7 +176,7 @@ def test_options(fields, threads, ragged, drop_last):
 
 
 def errors_of(batches):
-    """Return what each call of next returned, or type and text of what it raised."""
+    """Return the result of each call of next, or type and text of its error."""
     found = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Decoders of images: which is chosen, what odd files become, with Pillow as oracle."""
+"""Decoders of images: choice, and results of odd files, with Pillow as oracle."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from support.images.pictures import (
 )
 from support.inside.datasets import forbid_scratch, scratch_sizes
 
-# A change of these changes what users' seeds give.
+# A change of these changes the results of users' seeds.
 GOLDEN_NUMBERS = [0.716016903, 0.540639352, 0.781751116]
 GOLDEN_BOXES = [
     (12, 17, 372, 346),
@@ -142,7 +142,7 @@ def test_lossless_jpeg_is_not_decoded_at_a_fraction(mode, decoder):
 @pytest.mark.parametrize("orientation", range(2, 9))
 @pytest.mark.parametrize("size", [(23, 23), (11, 12), (6, 5)])
 def test_fraction_is_in_place_after_each_orientation(size, orientation):
-    # Sides that are no multiples of a fraction: the last block is filled up.
+    # Sides that are not multiples of a fraction: the last block is filled up.
     picture = make_picture((97, 101))
     turned = [encode(picture, "JPEG", exif=exif_of(o)) for o in (1, orientation)]
     upright = reader(size if orientation < 5 else size[::-1]).read(turned[0])

@@ -1,4 +1,4 @@
-"""Loader: what becomes of its threads and its memory, in this process and others."""
+"""Loader: lifetime of its threads and its memory, in this process and others."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ from support.servers.http import Server
 from support.tars import write_numbers
 
 COUNT, SIZE = 60, 4
-SECONDS = 30  # at most, until what must end has ended
+SECONDS = 30  # limit for the end of threads and processes
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Records on a real server: what it returns of them, what it refuses, and how."""
+"""Records on a real server: its results and refusals."""
 
 import json
 

@@ -16,9 +16,7 @@ from support import marks
         ("torch", "no reason", False),
     ],
 )
-def test_a_skip_names_a_listed_library_that_is_missing(
-    monkeypatch, library, reason, allowed
-):
+def test_a_skip_names_a_missing_listed_library(monkeypatch, library, reason, allowed):
     monkeypatch.setattr(marks, "LIBRARIES", library)
     assert marks.is_allowed(f"('test_x.py', 9, 'Skipped: {reason}')") is allowed
 

@@ -1,4 +1,4 @@
-"""Workflows refer to what exists, by pinned actions and with few permissions."""
+"""Workflows refer to existing files, by pinned actions and with few permissions."""
 
 import os
 import re
@@ -16,7 +16,7 @@ FOLDER = TREE / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="no source tree")
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-WRITES = {  # what jobs may write, by workflow
+WRITES = {  # write permissions of jobs, by workflow
     "bench": {"keep": {"contents"}},
     "docs": {"deploy": {"pages", "id-token"}},
     "wheels": {"publish": {"id-token"}},

@@ -32,7 +32,7 @@ def server():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Return the list of what `FastHttp.ask` returned."""
+    """Return the list of results of `FastHttp.ask`."""
     returned = []
     ask = FastHttp.ask
 
@@ -178,7 +178,7 @@ def test_responses_that_are_left_to_urllib3(old, new):
         receive(HEAD.replace(old, new) + b"0123456789")
 
 
-def test_a_connection_that_is_not_kept():
+def test_a_dropped_connection():
     head = HEAD.replace(b"Server: any", b"Connection: close")
     assert receive(head + b"0123456789")[2] == []
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during remote reads and downloads: what it left is done by the next caller."""
+"""Ctrl-C during remote reads and downloads: the next caller completes them."""
 
 import sys
 import threading

@@ -342,7 +342,7 @@ def test_options_of_wrong_types_are_errors(bucket, store):
 
 
 def test_a_panic_of_a_call_is_a_remote_error(bucket, monkeypatch):
-    class PanicException(BaseException):  # named as pyo3's, which is no Exception
+    class PanicException(BaseException):  # named as pyo3's, which is not an Exception
         pass
 
     def fail(*args, **options):

@@ -72,7 +72,7 @@ def test_calls_without_a_cache_refuse_it_for_local_files(folder, tmp_path):
 def test_columnar_datasets_have_no_cache(tmp_path):
     with ShardedDatasetWriter(tmp_path / "columns"):
         pass
-    with pytest.raises(ValueError, match="cache_dir= is no option of columnar"):
+    with pytest.raises(ValueError, match="cache_dir= is not an option of columnar"):
         fastshard.open(tmp_path / "columns", cache_dir=tmp_path / "cache")
 
 
@@ -111,7 +111,7 @@ def test_a_wids_index_of_urls_takes_options_for_urls(folder, tmp_path):
 
 
 def test_a_limit_without_a_cache_is_refused():
-    with pytest.raises(FastshardError, match="cache_limit= is of a cache"):
+    with pytest.raises(FastshardError, match="cache_limit= needs a cache"):
         fastshard.open("https://host.test/a.tar", cache_limit="1GB")
 
 

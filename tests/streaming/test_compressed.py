@@ -287,7 +287,7 @@ def test_verify_names_damage(folder):
     assert reasons[3].startswith("sha1 is ")
     assert "does not exist" in reasons[4]
     names = {os.path.basename(fault.path) for fault in fastshard.open(folder).verify()}
-    # Without hashes: what cannot be read.
+    # Without hashes: unreadable data.
     assert names == {"shard.00001.mds.gz", "shard.00002.mds.gz", "shard.00004.mds"}
 
 

@@ -1,4 +1,4 @@
-"""index.json: its entries, what is refused, time and memory of many shards."""
+"""index.json: entries, refusals, time and memory of many shards."""
 
 import copy
 import json

@@ -160,7 +160,7 @@ def test_the_only_copy_stays_without_a_remote(upstream, copy_streaming, remote):
 @pytest.mark.parametrize("name", ["csv/none", "csv/zstd"])
 @pytest.mark.parametrize("keep", [True, False])
 def test_parts_of_a_shard_are_not_counted_twice(upstream, copy_streaming, name, keep):
-    """What is left after `set_up_local` is what its result counts."""
+    """The result of `set_up_local` counts the remaining files."""
     known = copy_streaming(name)
     for reader in readers_of(upstream, known, "remote"):
         pair = reader.file_pairs[0]

@@ -153,7 +153,7 @@ def test_splits_are_directories(copy_streaming):
             fastshard.open(data.root / "train", split=split)
 
 
-def test_a_split_that_is_not_there_names_those_that_are(copy_streaming):
+def test_a_missing_split_lists_the_existing_ones(copy_streaming):
     root = copy_streaming("edge/splits#train").root
     (root / "broken").mkdir()
     (root / "broken" / "index.json").write_text("[]")
@@ -165,7 +165,7 @@ def test_a_split_that_is_not_there_names_those_that_are(copy_streaming):
         f"no split 'nope' in {root}: nope/index.json does not exist; "
         "splits there: train, val/nested"
     )
-    with pytest.raises(ShardNotFoundError, match=r"broken/index\.json is no index"):
+    with pytest.raises(ShardNotFoundError, match=r"broken/index\.json is not an index"):
         fastshard.open(root, split="broken")
     with pytest.raises(ShardNotFoundError, match="splits there: none"):
         fastshard.open(root / "broken", split="train")

@@ -1,4 +1,4 @@
-"""Calls of readers, row by row of mosaicml-streaming's: what they take and return."""
+"""Calls of readers, row by row of mosaicml-streaming's: arguments and results."""
 
 import copy
 import operator

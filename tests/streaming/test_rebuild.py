@@ -148,7 +148,7 @@ def test_damaged_shards(tmp_path, cls):
             assert not (folder / "index.json").exists()
 
 
-def test_a_compressed_shard_that_is_cut(tmp_path):
+def test_a_truncated_compressed_shard(tmp_path):
     folder = write(tmp_path / "a", 500, compression="zstd")
     path = folder / "shard.00000.mds.zstd"
     path.write_bytes(path.read_bytes()[:-10])

@@ -48,7 +48,7 @@ def test_same_values_as_of_local_files(streaming_data, tmp_path, name, cached):
         assert ds.verify() == []
 
 
-def test_a_split_that_is_not_there_is_a_shard_not_found(streaming_data):
+def test_a_missing_split_is_a_shard_not_found(streaming_data):
     with Server(served(streaming_data["edge/splits#train"].root)) as server:
         url = f"{server.url}/d"
         with pytest.raises(RemoteShardNotFoundError, match="no split 'nope'") as caught:

@@ -145,7 +145,7 @@ def is_listed(owner: type, attribute: str) -> bool:
 
 
 def parse(doc: str) -> dict[str, str]:
-    """Return the sections of a docstring by heading; what precedes them is ``""``."""
+    """Return the sections of a docstring by heading; the text before them is ``""``."""
     first, *rest = SECTION.split(doc)
     return {"": first} | dict(zip(rest[::2], rest[1::2], strict=True))
 
@@ -189,7 +189,7 @@ class Call(NamedTuple):
 
 
 def call_of(thing: Thing) -> Call | None:
-    """Return the signature of a function or a method, None if it has none."""
+    """Return the signature of a function or a method, or None."""
     value = getattr(thing.value, "__func__", thing.value)
     value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
     if not isinstance(value, FunctionType):
@@ -280,7 +280,7 @@ def raises_itself(value: object) -> bool:
 
 
 def complaints(thing: Thing, *, full: bool) -> list[str]:
-    """Return what a docstring lacks.
+    """Return the faults of a docstring.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
     found = []
     first = doc.splitlines()[0]
     if not re.match(r"[A-Z0-9`\"*]", first) or not re.search(r"[.:?]\)?$", first):
-        found.append(f"the first line is no sentence: {first!r}")
+        found.append(f"the first line is not a sentence: {first!r}")
     if (rest := doc.splitlines()[1:]) and rest[0].strip():
         found.append("the first line must be followed by an empty one")
     sections = parse(doc)
@@ -304,17 +304,19 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
     full = full and not is_deprecated and not inspect.ismodule(thing.value)
     if called is not None:
         described = names_in(sections.get("Parameters", ""))
-        if (full or described) and described != called.parameters:
+        needs_names = full and len(called.parameters) > 2
+        if (needs_names or described) and described != called.parameters:
             found.append(f"parameters {called.parameters}, described: {described}")
         for name, stated in defaults_in(sections.get("Parameters", "")).items():
             if ast.literal_eval(stated) != called.defaults.get(name):
                 found.append(f"the default of {name} is not {stated}")
         if not called.returns and "Returns" in sections:
             found.append("a section Returns, and returns nothing")
-        if full and is_called and called.returns and not is_documented_result(sections):
-            found.append("no section Returns")
         if full and raises_itself(thing.value) and "Raises" not in sections:
             found.append("no section Raises")
+    for name in ("Parameters", "Returns", "Yields"):
+        if only_names_types(name, sections.get(name, "")):
+            found.append(f"the section {name} only names types")
     for name in names_in(sections.get("Raises", "")):
         if not is_exception(name):
             found.append(f"no exception is named {name!r}")
@@ -350,8 +352,17 @@ def constructor_call(kind: type) -> Call | None:
     return Call(names_of(signature)[1:], False, defaults_of(signature))
 
 
-def is_documented_result(sections: dict[str, str]) -> bool:
-    return "Returns" in sections or "Yields" in sections
+def only_names_types(heading: str, section: str) -> bool:
+    """Return whether a section repeats annotations, at most those of two parameters."""
+    if heading == "Returns" and " : " in section:
+        return False  # it names the items of a tuple
+    lines = [line for line in section.splitlines() if line]
+    return 0 < len(names_in(section)) <= 2 and not any(map(says_more, lines))
+
+
+def says_more(line: str) -> bool:
+    """Return whether a line describes, or has a shape, choices or several types."""
+    return line[0].isspace() or re.search(r"[\[\"{;]|, or ", line) is not None
 
 
 def is_exception(name: str) -> bool:

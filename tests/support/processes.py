@@ -32,7 +32,7 @@ sys.exit(main())
 
 
 def run_script(folder: Path, code: str, *args: object, timeout: float = 300) -> str:
-    """Run code from a file, as spawned workers need it; return what it printed."""
+    """Run code from a file, as spawned workers need it; return its output."""
     script = folder / "script.py"
     script.write_text(code)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tar shards written by `tarfile`, and what fastshard and `tarfile` read of them."""
+"""Tar shards written by `tarfile`, and their contents by fastshard and `tarfile`."""
 
 from __future__ import annotations
 

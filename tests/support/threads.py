@@ -24,7 +24,7 @@ CHECKED = ("CALL", "JUMP_BACKWARD", "RESUME")
 
 
 def in_threads(task: Callable[[int], object], count: int = 4) -> None:
-    """Run ``task(k)`` in a thread for each k; raise what the first one raised."""
+    """Run ``task(k)`` in a thread for each k; raise the error of the first."""
     wrong: list[BaseException] = []
 
     def run(k: int) -> None:

@@ -1,4 +1,4 @@
-"""Classes of samples: what they are after `packable` and `PackableSample`."""
+"""Classes of samples, after `packable` and `PackableSample`."""
 
 import abc
 import copy
@@ -464,6 +464,6 @@ def test_a_class_of_main_pickles_to_a_process_that_has_it():
 def test_a_class_that_is_not_declared_has_no_plan(cls):
     for call in (plan_of, encoder_of, typed.schema_of):
         with pytest.raises(
-            TypeError, match=f"{cls.__name__} is no dataclass: decorate"
+            TypeError, match=f"{cls.__name__} is not a dataclass: decorate"
         ):
             call(cls)

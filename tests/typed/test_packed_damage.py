@@ -89,7 +89,7 @@ def test_a_fault_inside_an_array_names_field_and_byte(tmp_path):
         ds[1].array("x")
     assert caught.value.member == "sample 'b', field 'x'"
     assert caught.value.offset == start + at
-    assert type(ds[1].decode("x")["x"]) is bytes  # what is no array is bytes
+    assert type(ds[1].decode("x")["x"]) is bytes  # bytes, not an array
 
 
 @pytest.mark.parametrize("mode", ["mmap", "pread"])

@@ -83,7 +83,7 @@ def listed(reason: str, file: str, names: str) -> dict[str, str]:
     return found
 
 
-# Tests of what is not there, by file, class or name: not run.
+# Tests of absent features, by file, class or name: not run.
 ABSENT: dict[str, str] = {
     "test_testing.py::TestMockAtmosphere": MOCK,
     "test_index_write.py::TestIndexPromoteEntry::test_missing_entry_raises": PRIVATE,
@@ -170,7 +170,7 @@ DIFFERENT: dict[str, str] = {
     "test_local.py::test_index_init_with_redis_connection": ATTRIBUTE,
     "test_local.py::test_index_init_with_redis_kwargs": ATTRIBUTE,
     "test_local.py::test_schema_ndarray_field": (
-        "an array without a dtype has none in the schema, in place of float32"
+        "an array without a dtype is absent from the schema, in place of float32"
     ),
     "test_local.py::test_schema_to_type_use_cache_false": SCHEMA_TYPES,
     "test_local.py::test_publish_schema_auto_increment": VERSIONS,
@@ -189,7 +189,7 @@ DIFFERENT: dict[str, str] = {
     "test_hf_api.py::TestLoadDatasetWithIndex"
     "::test_indexed_path_creates_s3source_with_credentials": "a mock of an index",
     "test_atproto_live.py::TestErrorHandling::test_full_e2e_with_local_fixture": (
-        "a file of this machine is no public URL"
+        "a file of this machine is not a public URL"
     ),
     "test_workflow_e2e.py::TestMetadataRoundTrip"
     "::test_dataset_with_metadata_url": LIBRARY,

@@ -1,4 +1,4 @@
-"""Modules of atdata, with its names for what `fastshard.typed` has."""
+"""Modules of atdata, with its names for parts of `fastshard.typed`."""
 
 from __future__ import annotations
 

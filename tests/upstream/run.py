@@ -64,7 +64,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
 
 
 def main(folder: str, suite: str = "installed", *options: str) -> int:
-    """Run a suite; return 0 if what fails is what must."""
+    """Run a suite; return 0 if exactly the expected tests fail."""
     suite, _, chosen = suite.partition(":")
     counts = dict.fromkeys(("passed", "failed", "error", "skipped"), 0)
     wrong = []
@@ -85,7 +85,7 @@ def main(folder: str, suite: str = "installed", *options: str) -> int:
 
 
 def portions(folder: Path, name: str) -> list[str]:
-    """Return what one process runs: a file, or a test of one that uses up all files."""
+    """Return the arguments of processes: files, or tests where a file is too large."""
     path = folder / f"test_{name}.py"
     if name != "streaming" or not path.is_file():
         return [str(path)]

@@ -1,4 +1,4 @@
-"""The runners of other libraries' tests: what is not run is said, or fails the run."""
+"""The runners of other libraries' tests: a test not run is listed, or fails the run."""
 
 import sys
 

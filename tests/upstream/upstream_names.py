@@ -1,4 +1,4 @@
-"""Modules of mosaicml-streaming, with its names for what is ours."""
+"""Modules of mosaicml-streaming, with its names for our parts."""
 
 from __future__ import annotations
 

@@ -517,7 +517,7 @@ def test_an_index_without_columns(tar):
         ds.filter(lambda key, sizes, info: info["txt"]["w"])
 
 
-def test_a_metadata_key_that_is_missing(tmp_path):
+def test_a_missing_metadata_key(tmp_path):
     with ShardedDatasetWriter(tmp_path / "c") as writer:
         writer.add_fields(["x"])
         writer.add_sample({"x": np.zeros(1)}, sample_id="s", metadata={"h": 1})

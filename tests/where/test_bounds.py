@@ -1,4 +1,4 @@
-"""Aggregates rule out shards: never one that has a row, and those that have none."""
+"""Aggregates rule out shards without a matching row, never one that has a row."""
 
 import math
 import random

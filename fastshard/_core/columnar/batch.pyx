@@ -209,7 +209,7 @@ cdef size_t copy_packed(const fill_t *fill, size_t r) noexcept nogil:
 
 
 cdef size_t end_of_members(const fill_t *fill, size_t r) noexcept nogil:
-    """Return the index of the next row that is in a pack, from index `r` on."""
+    """Return the index of the next packed row, from index `r` on."""
     cdef int64_t i
     if fill.packs == NULL:
         return fill.count
@@ -603,7 +603,7 @@ def stack_rows(list columns not None, positions, *, bint is_resident=False):
 
 
 cdef object stack_field(Rows rows, positions, tuple layout, bint is_resident):
-    """Return rows of a layout as a new array; None: another one, or one not plain."""
+    """Return rows of one plain layout as a new array, or None."""
     cdef RowCopy row_copy
     cdef uint8_t *to
     dtype, shape, fortran, header, size, tag = layout
@@ -740,7 +740,7 @@ cdef class WindowReader:
         return found
 
     def copy(self, allocate):
-        """Return the windows in one array, or None if they differ in dtype or shape."""
+        """Return the windows in one array; None if dtypes or shapes differ."""
         cdef Py_buffer out
         cdef uint8_t *to
         cdef uint64_t size = 0
@@ -866,7 +866,7 @@ cdef class WindowReader:
 
 @cython.final
 cdef class PositionBatch(ColumnBatch):
-    """Positions of samples that are all of one table of rows."""
+    """Positions of samples in one table of rows."""
 
     cdef object stack_rows
     cdef object samples            # ColumnSamples; None: no sample was added

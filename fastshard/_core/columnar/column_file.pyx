@@ -154,7 +154,7 @@ cdef bint may_stay_unmapped(int fd) except -1:
 
 
 cdef int64_t parse_offset(object offset) except? -1:
-    """Return the offset in a row of the index, or -1 if it is not a valid one."""
+    """Return the offset in a row of the index, or -1 if invalid."""
     cdef int overflow = 0
     cdef int64_t at
     if type(offset) is not int:
@@ -164,7 +164,7 @@ cdef int64_t parse_offset(object offset) except? -1:
 
 
 cdef bint parse_octal(const uint8_t *digits, uint64_t *value) noexcept nogil:
-    """Parse a size of eleven octal digits; False if it is written otherwise."""
+    """Parse a size of eleven octal digits; False for other forms."""
     cdef uint64_t total = 0
     cdef int i
     for i in range(SIZE_DIGITS):
@@ -337,7 +337,7 @@ cdef class ColumnFile:
         return self.scan_table is not None
 
     def release(self):
-        """Make its holders forget the file; arrays and views on it stay valid."""
+        """Drop the file from its holders; arrays and views on it stay valid."""
         with cython.critical_section(self):
             holders, self.holders = self.holders or [], None
             if self.holder is not None:
@@ -349,7 +349,7 @@ cdef class ColumnFile:
                 holder.forget(self)
 
     cdef int add_holder(self, object holder) except -1:
-        """Add a holder, by weak reference; `release` makes it forget the file."""
+        """Add a holder by weak reference, for `release`."""
         cdef object added = ref(holder)
         with cython.critical_section(self):
             if self.holder is None or self.holder() is None:
@@ -432,7 +432,7 @@ cdef class ColumnFile:
             self.likely_size = size[0]
             return 0
         member = decode_text(name)
-        if offset > source.nbytes:  # not even an inexact offset may be
+        if offset > source.nbytes:  # not even an inexact offset is valid
             raise FormatError(
                 f"the index has an offset beyond the shard of {source.nbytes:,} bytes",
                 self.path, offset, member,

@@ -186,7 +186,7 @@ cdef class Rows:
                         self.packs[k] = None
 
     cdef uint32_t find_tag(self, Layout layout) except? 0:
-        """Return a tag that no other layout of the column has, or 0 if none is left."""
+        """Return a layout's tag in the column, or 0 if none is left."""
         cdef bytes header
         if layout.header_size > CACHED_HEADER:
             return 0

@@ -1,1 +1,1 @@
-"""Members, samples and iterations of datasets: what is hot of them."""
+"""Hot paths of datasets: members, samples, iterations."""

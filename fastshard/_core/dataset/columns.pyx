@@ -32,7 +32,7 @@ cdef class ColumnBatch:
         raise TypeError(f"a {type(self).__name__} does not pickle")
 
     cdef int reserve(self, Py_ssize_t count) except -1:
-        """Allocate room for as many samples; call once, before `add`."""
+        """Allocate room for this many samples; call once, before `add`."""
         raise NotImplementedError
 
     cdef bint add(self, object samples, Py_ssize_t i) except -1:
@@ -234,7 +234,7 @@ cdef dict read_batch(
 
 @cython.final
 cdef class SampleList:
-    """Stored samples as their positions; a sample is made when it is asked for.
+    """Stored samples by position; a sample is made on access.
 
     Batches that are kept have no object for each sample.
     """

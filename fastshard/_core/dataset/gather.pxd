@@ -30,7 +30,7 @@ cdef class Pieces:
     cdef int fd                    # to pread it; -1: it is mapped or remote
     cdef bint is_pinned            # no descriptor can be kept: pieces are read at once
     cdef RemoteSource remote       # the same if it is remote, else None
-    cdef list staged               # owners of what pieces point into
+    cdef list staged               # owners of the memory that pieces point into
     cdef dict errors               # of remote or mismatched pieces, by index
     cdef size_t unstaged           # remote pieces to read
     cdef uint64_t limit            # bytes to touch between releases; 0: none

@@ -41,7 +41,7 @@ cdef enum:
     STEP = 1 << 20                 # bytes paged in and copied at a time
 
 cdef uint64_t BYTES_PER_THREAD = 4 << 20
-cdef uint64_t BATCH_BYTES = 128 << 10  # about what a thread takes at a time
+cdef uint64_t BATCH_BYTES = 128 << 10  # about the share of a thread at a time
 
 cdef struct work_t:                # shared by the threads
     piece_t *pieces

@@ -35,7 +35,7 @@ cdef enum:
     MAX_ITEMS = 32768              # in the queue, however small they are
     MAX_DROPS = 4                  # unfinished tasks that drop pages from the cache
     FILL_STEP = 256                # items queued at a time; the GIL is held meanwhile
-    LONG_READAHEAD = 1 << 20       # bytes: no need to ask the kernel for what follows
+    LONG_READAHEAD = 1 << 20       # bytes: the kernel's readahead then suffices
 
 cdef uint64_t SCAN_AHEAD = 64 << 20  # bytes
 cdef uint64_t MAX_GIL_HELD = 500_000  # ns
@@ -174,7 +174,7 @@ cdef class PrefetchIterator(IteratorBase):
                     if item is not None:
                         self.consumed += 1
                         return item
-                self.consumed += 1  # first: an error is the item's
+                self.consumed += 1  # first: the item's error has precedence
                 item = self.stream.next_resident()
                 if item is not None:
                     return item if self.make is None else self.convert(item)
@@ -196,7 +196,7 @@ cdef class PrefetchIterator(IteratorBase):
         self.fill()
         self.push_all()
         queued = self.queue.popleft()
-        self.consumed += 1         # its turn has come, whether it can be read or not
+        self.consumed += 1         # its turn has come, readable or not
         self.queued_bytes -= queued.nbytes
         if PyExceptionInstance_Check(queued.item):
             raise strip_traceback(queued.item)
@@ -243,7 +243,7 @@ cdef class PrefetchIterator(IteratorBase):
         return 0
 
     cdef object emit(self, object item):
-        """Return an item as the caller gets it."""
+        """Return an item in the caller's form."""
         if self.ring is not None:
             self.current = item
         return self.convert(self.stream.emit(item))
@@ -410,14 +410,14 @@ cdef class PrefetchIterator(IteratorBase):
         return 0
 
     cdef int open_sources(self, object item) except -1:
-        """Raise in its turn the error from locating an item's members."""
+        """Raise an error from locating the item's members."""
         cdef Shard shard
         for shard, _ in self.stream.members_of(item):
             shard.open_source()
         return 0
 
     cdef int read_again(self, object item) except -1:
-        """Raise the error of an item's bytes, after some task failed."""
+        """Raise the error of an item's bytes, after a task failed."""
         cdef Shard shard
         cdef Source source
         cdef uint64_t offset, size

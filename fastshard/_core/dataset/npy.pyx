@@ -115,7 +115,7 @@ cdef class LayoutCache:
     """
 
     cdef Layout find(self, const uint8_t *at, uint64_t size):
-        """Return the layout of a member that begins with a cached header, or None."""
+        """Return the layout of a member with a cached header, or None."""
         cdef Layout layout
         with cython.critical_section(self):
             if has_header(self.first, at, size):
@@ -144,7 +144,7 @@ cdef class LayoutCache:
         return 0
 
     cdef object find_dtype(self, bytes descr):
-        """Return the dtype of these characters, or None if they are of no plain one."""
+        """Return the plain dtype of these characters, or None."""
         with cython.critical_section(self):
             if self.dtypes is None:
                 self.dtypes = {}
@@ -429,7 +429,7 @@ cdef object make_empty_array(
     )
     if <uint64_t> cnp.PyArray_NBYTES(array) != nbytes:
         raise ValueError(
-            f"{cnp.PyArray_NBYTES(array):,} bytes are no array of {nbytes:,}"
+            f"{cnp.PyArray_NBYTES(array):,} bytes of an array, expected {nbytes:,}"
         )
     at[0] = <uint8_t *> cnp.PyArray_DATA(array)
     return array
@@ -646,7 +646,7 @@ cdef cnp.ndarray make_npy_array(
 # Members to stack into one array
 
 cdef bint has_same_header(Layout first, Layout layout):
-    """Return whether two layouts have the same header."""
+    """Return whether two layouts have equal headers."""
     return layout is first or (
         layout.header_size == first.header_size <= CACHED_HEADER
         and memcmp(layout.header, first.header, first.header_size) == 0
@@ -809,7 +809,7 @@ cdef struct array_layout_t:
 cdef inline bint has_array_layout(
     const array_layout_t *layout, object array
 ) noexcept:
-    """Return whether an array is C-contiguous and surely has this type and shape."""
+    """Return whether an array is C-contiguous with exactly this type and shape."""
     cdef cnp.ndarray given
     cdef int axis
     if layout.dtype is NULL or not cnp.PyArray_CheckExact(array):
@@ -852,7 +852,7 @@ cdef class MemberBuffer:
     buffer and ends in it at the latest with `end_pack`. While no other member follows,
     the pack grows. Where one of another layout does, a region is reserved before it, so
     that rows keep their offsets: as many rows again as the pack has, or as the last
-    pack had. What is left of the region in the end is covered by a dead member.
+    pack had. The unused end of the region is covered by a dead member.
 
     Exports its bytes (headers, data, padding) read-only; a method that changes them
     raises BufferError while an export is alive.
@@ -1025,7 +1025,7 @@ cdef class MemberBuffer:
         cdef pack_t *pack = &self.pack
         cdef size_t to = pack.data + pack.rows * pack.row_size
         if <size_t> cnp.PyArray_NBYTES(array) != pack.row_size:
-            raise ValueError("the array has not the size of the pack's rows")
+            raise ValueError("the array differs in size from the pack's rows")
         if not pack.capacity:
             self.reserve(pack.row_size)
             self.size += pack.row_size
@@ -1189,7 +1189,7 @@ cdef class MemberBuffer:
         return 0
 
     def drop_last(self):
-        """Remove the array added last. Cannot be repeated before the next append."""
+        """Remove the last array. Not repeatable before the next append."""
         cdef pack_t *pack = &self.pack
         self.check_exports()
         self.left += 1
@@ -1316,5 +1316,5 @@ def name_member(sample_id not None):
 
 
 def keep_for_ever(thing not None):
-    """Keep an object alive until the process ends; it is never finalized."""
+    """Keep an object alive until the process ends, without finalization."""
     Py_INCREF(thing)

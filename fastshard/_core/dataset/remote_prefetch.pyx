@@ -37,7 +37,7 @@ cdef enum:
     MAX_BLOCK_GAP = 4 << 10        # bytes between the items of a block
     FIRST_GROUP = 256 << 10        # bytes: the first item should arrive soon
     MAX_GROUP = 8 << 20            # bytes of later groups
-    FIRST_AHEAD = 8 << 20          # bytes in the queue, until that proves too few
+    FIRST_AHEAD = 8 << 20          # bytes in the queue, raised if too few
 
 cdef uint64_t LONG_WAIT = 20_000_000  # ns
 cdef uint64_t LONG_PAUSE = 10_000_000  # ns between two calls of the consumer
@@ -320,7 +320,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         return 0
 
     cdef int renew_block(self, ItemBlock block) except -1:
-        """Request a queued block again if it failed."""
+        """Request a failed queued block again."""
         if block.data is None and block.request.has_failed():
             block.request = request_block(block, self.pool)
             self.unsent.append(block.request)
@@ -546,7 +546,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         return 0
 
     cdef int check_idle(self, uint64_t now) except -1:
-        """Record whether all requests were received while the consumer was away."""
+        """Record that all requests were received while the consumer paused."""
         if now - self.returned < LONG_PAUSE:
             return 0
         if self.tail is not None and self.tail.is_done():
@@ -555,7 +555,7 @@ cdef class RemotePrefetchIterator(IteratorBase):
         return 0
 
     cdef int add_wait(self, uint64_t begun) except -1:
-        """Add the time that an item was waited for; read further ahead if it is long.
+        """Add the waiting time of an item; read further ahead if it is long.
 
         After all requests had been received in a long pause, a long wait says that the
         consumer takes many items at once now and then: more of them are to be in memory
@@ -760,7 +760,7 @@ cdef dict collect(RequestedItem requested, Shard shard):
 
 
 cdef bint is_data(object data) noexcept:
-    """Return whether it is bytes that were prefetched, and not a request."""
+    """Return whether an item's entry is prefetched bytes, not a request."""
     return isinstance(data, (bytes, ReusedMemory))
 
 

@@ -56,7 +56,7 @@ def register_functions(load not None):
 
 
 cdef object respell(object name):
-    """Return a name without its leading ``./``, or with one: the same file in a tar."""
+    """Return a name with its leading ``./`` removed, or added."""
     return name[2:] if name.startswith("./") else "./" + name
 
 
@@ -245,10 +245,6 @@ cdef class Shard:
         i : int
             Position; a negative one counts from the end.
 
-        Returns
-        -------
-        str
-
         Raises
         ------
         IndexError
@@ -272,10 +268,6 @@ cdef class Shard:
         name : str
             As tar stores it, with or without a leading ``./``.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         MemberNotFoundError
@@ -297,10 +289,6 @@ cdef class Shard:
         ----------
         key : int or str
             Position or name.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------
@@ -640,7 +628,7 @@ cdef class Shard:
         return owner
 
     cdef object make_view(self, Py_ssize_t i):
-        """Return a view of a member, for which `resident_view` has none."""
+        """Return a view of a member after `resident_view` returned None."""
         cdef uint8_t *at
         cdef uint64_t size
         return PyMemoryView_FromObject(self.pin(i, &at, &size))
@@ -679,10 +667,6 @@ cdef class SamplesBase:
         key : int, str or slice
             A position (a negative one counts from the end), or a key.
 
-        Returns
-        -------
-        Sample, or list of Sample
-
         Raises
         ------
         SampleNotFoundError
@@ -718,14 +702,6 @@ cdef class SamplesBase:
     def position(self, key):
         """Return the position of the sample with this key.
 
-        Parameters
-        ----------
-        key : str
-
-        Returns
-        -------
-        int
-
         Raises
         ------
         SampleNotFoundError
@@ -742,14 +718,6 @@ cdef class SamplesBase:
 
     def key_at(self, i):
         """Return the key of the sample at a position.
-
-        Parameters
-        ----------
-        i : int
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -907,7 +875,7 @@ cdef class SampleBase:
         self.show(only, required, decoders)
 
     cdef int show(self, tuple only, bint required, object decoders) except -1:
-        """Implement `narrow`."""
+        """Implementation of `narrow`."""
         if only is not None and required:
             for field in only:
                 self.member_of(field)
@@ -917,10 +885,6 @@ cdef class SampleBase:
 
     def keys(self):
         """Return the visible fields, in the order of the shard or of the selection.
-
-        Returns
-        -------
-        list of str
 
         Examples
         --------
@@ -987,10 +951,6 @@ cdef class SampleBase:
     def place(self, field):
         """Return the shard that holds a field, and the member's position in it.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         (shard, i) : tuple of Shard and int
@@ -1012,14 +972,6 @@ cdef class SampleBase:
     def member(self, field):
         """Return the position in its shard of the member that holds a field.
 
-        Parameters
-        ----------
-        field : str
-
-        Returns
-        -------
-        int
-
         Raises
         ------
         FieldNotFoundError
@@ -1033,7 +985,7 @@ cdef class SampleBase:
         return self.member_of(field)
 
     cdef Py_ssize_t member_of(self, object field) except -1:
-        """Implement `member`."""
+        """Implementation of `member`."""
         cdef Py_ssize_t member
         if not isinstance(field, str):
             raise TypeError(f"a field must be str, got {type(field).__name__}")
@@ -1055,7 +1007,7 @@ cdef class SampleBase:
 
 @cython.nonecheck(True)
 cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
-    """Return whether a sample is checked: its members exist and no field occurs twice.
+    """Return whether a sample's members exist and no field repeats.
 
     Prefetches the extent of its first member, which the caller is likely to read next.
     """
@@ -1101,15 +1053,6 @@ cdef class GroupedSamples(SamplesBase):
     def members_at(self, i):
         """Return the positions of the members of a sample.
 
-        Parameters
-        ----------
-        i : int
-            The sample's position.
-
-        Returns
-        -------
-        list of int
-
         Raises
         ------
         IndexError
@@ -1124,14 +1067,6 @@ cdef class GroupedSamples(SamplesBase):
 
     def having(self, tuple fields not None):
         """Return a byte per sample: 1 if it has all these fields, else 0.
-
-        Parameters
-        ----------
-        fields : tuple of str
-
-        Returns
-        -------
-        bytearray
 
         Examples
         --------
@@ -1226,7 +1161,7 @@ cdef class GroupedSamples(SamplesBase):
 
 
 cdef class SampleDecoder:
-    """Function of a sample that needs no sample where its bytes are resident.
+    """Decoder of samples by position where bytes are resident, else by sample.
 
     A stage of `Dataset.map` of this type has a fast path in iterations and in
     ``ds[i]``. Subclasses define `__call__`, which every other read uses, with the same
@@ -1258,7 +1193,7 @@ cdef object decode_item(SampleDecoder decoder, object samples, Py_ssize_t i):
 
 
 cdef object call_decoder(SampleDecoder decoder, object sample, object where):
-    """Return a decoded sample; add its name and `where` to an error."""
+    """Call a decoder; add the sample's name and `where` to errors."""
     try:
         return decoder(sample)
     except Exception as error:
@@ -1304,7 +1239,7 @@ def stage_bytes(SampleBase sample not None, dict staged not None):
 
 @cython.nonecheck(True)
 cdef list members_of_fields(SampleBase sample, tuple only):
-    """Return the members to read for those of some fields that a sample shows."""
+    """Return the members of the fields that a sample has among some."""
     cdef SampleBase part = make_sample(sample.samples, sample.position)
     part.only = tuple([field for field in only if field in sample])
     return sample.samples.visible_members(part)
@@ -1331,7 +1266,7 @@ def find_members(list samples not None, field):
 
 @cython.nonecheck(True)
 def find_odd_width(list samples not None):
-    """Return the index of the first sample of another width than the first, or -1.
+    """Return the index of the first sample of a different width, or -1.
 
     The width is the number of fields.
     """

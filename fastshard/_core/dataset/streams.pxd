@@ -5,7 +5,7 @@ from fastshard._core.dataset.shard cimport SampleBase, SampleDecoder, Shard
 
 
 cdef class ItemStream:
-    cdef public SampleDecoder decoder  # makes what the caller gets, or None
+    cdef public SampleDecoder decoder  # makes the caller's items, or None
     cdef object next_item(self, bint ahead)
     cdef object next_resident(self)
     cdef object next_decoded(self)

@@ -45,7 +45,7 @@ cdef class ItemStream:
         raise NotImplementedError
 
     cdef object next_resident(self):
-        """Return the next item as the caller gets it, if its bytes are resident.
+        """Return the next item in the caller's form, if its bytes are resident.
 
         None: `next_item` must be called, nothing was consumed. An error that is
         raised is the item's, which is consumed.
@@ -53,14 +53,14 @@ cdef class ItemStream:
         return None
 
     cdef object next_decoded(self):
-        """Return the next item as `decoder` makes it, if its bytes are resident.
+        """Return the next item decoded by `decoder`, if its bytes are resident.
 
         None: another method must be called, nothing was consumed.
         """
         return None
 
     cdef object emit(self, object item):
-        """Return an item as the caller gets it."""
+        """Return an item in the caller's form."""
         return item
 
     cdef Py_ssize_t left(self) except -1:
@@ -435,7 +435,7 @@ cdef class IteratorBase:
                 self.skipped_count += 1
 
     cdef object convert(self, object item):
-        """Return what `make` makes of an item; add the item's name to its errors."""
+        """Call `make` with an item; add the item's name to its errors."""
         if self.make is None:
             return item
         try:
@@ -450,12 +450,12 @@ cdef class IteratorBase:
 
     @property
     def is_mapped(self):
-        """True if `next` maps or decodes what the stream yields."""
+        """True if `next` maps or decodes items."""
         return self.make is not None or self.stream.decoder is not None
 
     @property
     def buffered(self):
-        """Bytes of the items that are prefetched and not returned yet."""
+        """Bytes of prefetched items that are not returned yet."""
         return self.queued_bytes
 
     def __repr__(self):
@@ -510,5 +510,5 @@ cdef class IteratorBase:
         raise NotImplementedError
 
     cdef int finish(self) except -1:
-        """End the iteration: release what it holds."""
+        """End the iteration; release its shards and memory."""
         return 0

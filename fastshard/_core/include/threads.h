@@ -1,7 +1,7 @@
 /* Native threads that never take the GIL, locks and atomic numbers.
  *
- * A child of fork has none of its parent's threads. `fs_generation` counts forks: a
- * thread of an earlier generation must not be joined or waited for.
+ * Threads do not survive fork. `fs_generation` counts forks: a thread of an earlier
+ * generation must not be joined or waited for.
  */
 #ifndef FASTSHARD_THREADS_H
 #define FASTSHARD_THREADS_H

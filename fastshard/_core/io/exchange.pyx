@@ -126,7 +126,7 @@ cdef struct connection_t:
     int state
     uint32_t server
     bint is_used                   # whether it had a response before
-    bint has_output                # whether events of output are, or will be asked for
+    bint has_output                # whether events of output are, or will be requested
     exchange_t *exchange
     uint64_t begun, until
     size_t sent                    # bytes of the request
@@ -684,7 +684,7 @@ cdef class ExchangeLoop:
         self.ring()
 
     def end_wait(self):
-        """End what `begin_wait` began."""
+        """End the wait of `begin_wait`."""
         self.count_waiter(-1)
 
     cdef void count_waiter(self, int change) noexcept nogil:
@@ -701,16 +701,16 @@ cdef class ExchangeLoop:
             fs_events_ring(&self.events)
 
     def stop(self):
-        """Let `run` return at once when there is no exchange, until `resume`."""
+        """Make `run` return when idle, until `resume`."""
         fs_atomic_store(&self.stops, 1)
         fs_events_ring(&self.events)
 
     def resume(self):
-        """End what `stop` began."""
+        """Undo `stop`."""
         fs_atomic_store(&self.stops, 0)
 
     def run(self, double seconds):
-        """Exchange without the GIL until something is to be done."""
+        """Exchange without the GIL until Python has work."""
         cdef uint64_t until = fs_exact_now() + <uint64_t> (seconds * 1e9)
         cdef exchange_t *item
         with nogil:
@@ -724,7 +724,7 @@ cdef class ExchangeLoop:
         return found
 
     def is_quiet(self):
-        """Return whether there is no exchange; from other threads a guess."""
+        """Return whether no exchange exists; a guess from other threads."""
         cdef bint found
         fs_lock(&self.lock)
         found = self.incoming.count == 0
@@ -732,7 +732,7 @@ cdef class ExchangeLoop:
         return found and self.queue.count == 0 and self.active == 0
 
     def take_left(self):
-        """Return (fd, is_idle) of connections that left the loop; free their slots."""
+        """Return (fd, is_idle) of removed connections; free their slots."""
         cdef size_t slot
         cdef connection_t *conn
         found = []
@@ -754,7 +754,7 @@ cdef class ExchangeLoop:
         return found
 
     def lacking(self):
-        """Return queued exchanges for which connections may be added, one for each."""
+        """Return queued exchanges that may get a new connection, one for each."""
         cdef exchange_t *item = self.queue.first
         cdef size_t passed = 0
         cdef size_t free_slots
@@ -829,7 +829,7 @@ cdef class ExchangeLoop:
         fs_atomic_store(&self.rings, 0)
 
     cdef bint is_due(self, uint64_t until, bint is_busy) noexcept nogil:
-        """Return whether Python has something to do. `is_busy`: events may wait."""
+        """Return whether Python has work. `is_busy`: events may wait."""
         if self.finished.count >= MANY:
             return True
         if self.active == 0 and self.queue.count == 0:
@@ -1033,7 +1033,7 @@ cdef class ExchangeLoop:
             fs_unlock(&self.lock)
 
     cdef void expire(self) noexcept nogil:
-        """End exchanges and connects whose time is up."""
+        """End exchanges and connects after their deadline."""
         cdef uint64_t now = fs_exact_now()
         cdef size_t slot
         cdef connection_t *conn

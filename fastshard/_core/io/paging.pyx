@@ -62,7 +62,7 @@ cdef int FLAGS = (
 
 
 cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1:
-    """Open a file by its path; return -1 if the path is another file now."""
+    """Open a file by its path; return -1 if the path names another file."""
     cdef int fd
     try:
         fd = os.open(path, FLAGS)
@@ -125,7 +125,7 @@ cdef MappedChunks chunks_of(
     PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
     uint64_t device, uint64_t inode,
 ):
-    """Return the chunks of a mapping. `path`, `device` and `inode` reopen its file."""
+    """Return the chunks of a mapping; `path`, `device`, `inode` are its file's."""
     cdef MappedChunks chunks = MappedChunks.__new__(MappedChunks)
     chunks.ring = ring
     chunks.nbytes = nbytes
@@ -144,7 +144,7 @@ cdef MappedChunks chunks_of(
 
 
 cdef int reopen_file(MappedChunks chunks) except? -1:
-    """Open a mapped file by its path; return -1 if the path is another file now."""
+    """Open a mapped file by its path; return -1 if the path names another file."""
     return open_same_file(chunks.path, chunks.device, chunks.inode)
 
 
@@ -258,7 +258,7 @@ cdef class PageRing:
         return 0
 
     cdef uint64_t half_bound(self) noexcept:
-        """Return how many bytes one of several readers may touch together."""
+        """Return the bytes that one of several readers may touch at once."""
         return max(self.max_chunks * CHUNK // 2, <uint64_t> 1)
 
     cpdef int release(self) except -1:
@@ -433,7 +433,7 @@ cdef class PageRing:
     cdef void note_released(
         self, MappedChunks chunks, uint64_t start, uint64_t end
     ) noexcept:
-        """Note bytes for `evict_released`; if out of memory they stay cached."""
+        """Note bytes for `evict_released`; without memory they stay cached."""
         cdef range_t *moved
         cdef size_t capacity
         if self.released_count == self.released_capacity:
@@ -525,7 +525,7 @@ cdef class PageRing:
 @cython.final
 @cython.no_gc
 cdef class ReadRange:
-    """Range of a file that was read in order and is not released yet."""
+    """Range of a file that was read, and is not yet released."""
 
 
 @cython.final
@@ -669,7 +669,7 @@ cdef bint sleep(queue_t *queue) noexcept nogil:
 
 
 cdef void *run(void *argument) noexcept nogil:
-    """Perform tasks until told to stop: the body of the thread."""
+    """Perform tasks until stopped: the body of the thread."""
     cdef queue_t *queue = <queue_t *> argument
     cdef uint64_t advised = queue.finished
     cdef task_t *task
@@ -778,7 +778,7 @@ cdef class Prefetcher:
         return True
 
     cdef bint is_backlogged(self) noexcept:
-        """Return whether so many tasks wait that an optional one would not help."""
+        """Return whether the queue is so long that an optional task is useless."""
         cdef uint64_t waiting = self.queue.pushed - fs_atomic_load(&self.queue.finished)
         return waiting > self.queue.capacity // 2
 

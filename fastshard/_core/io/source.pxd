@@ -158,7 +158,7 @@ cdef struct free_t:
 
 
 cdef class MemoryPool:
-    cdef free_t *free_blocks       # the last one was given back last
+    cdef free_t *free_blocks       # the last one was returned last
     cdef Py_ssize_t count
     cdef uint64_t limit            # bytes
     cdef uint64_t used             # bytes in use

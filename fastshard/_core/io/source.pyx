@@ -196,7 +196,7 @@ cdef class LocalFile:
         self.seen_mtime_ns = self.mtime_ns
 
     cdef object load_stat(self):
-        """Load size, times and identity of the file, and return its mode."""
+        """Load size, times and identity of the file; return its mode."""
         cdef fs_file_t file
         cdef int code
         if not FS_HAVE_MMAP:
@@ -222,7 +222,7 @@ cdef class LocalFile:
         return file.mode
 
     def watch(self, appended):
-        """Raise from now on if the file is read after it was written to."""
+        """Check at each read that the file is not modified."""
         self.is_appended = appended
 
     cdef int check_unchanged(self) except -1:
@@ -284,7 +284,7 @@ cdef int close_descriptor(LocalFile file) noexcept:
 
 
 def lower_descriptor(int fd):
-    """Return a descriptor of the same file that may be kept, or `fd` if there is none.
+    """Return a low duplicate of a descriptor to keep, or `fd`.
 
     If need be, one of another file is closed (`evict_descriptor`), and `fd` is closed
     for one with that number: no other thread may use it.
@@ -309,7 +309,7 @@ cdef bint keep_open(LocalFile file) except -1:
 
 cdef int remember_kept(LocalFile file) except -1:
     """Add a file to the kept ones, unless it is one of them."""
-    if not FREE_THREADED and file.slot < 0:  # there, references do not tell its use
+    if not FREE_THREADED and file.slot < 0:  # references there tell no use
         file.slot = len(kept_files)
         kept_files.append(file)
     return 0
@@ -345,7 +345,7 @@ cdef int forget_kept(LocalFile file) except -1:
 
 
 cdef bint is_version_of(LocalFile again, LocalFile file):
-    """Return whether a path has the same file again, or one that has grown since.
+    """Return whether a path has the same file, possibly grown.
 
     Inode numbers are used again. A watched file is compared when it is read.
     """
@@ -358,7 +358,7 @@ cdef bint is_version_of(LocalFile again, LocalFile file):
 
 
 cdef LocalFile reopen(LocalFile file):
-    """Open a file again whose descriptor was closed to spare descriptors."""
+    """Reopen a file whose descriptor was closed to save descriptors."""
     cdef LocalFile again
     if file.is_closed:
         raise OSError(numbers.EBADF, "the file is closed", file.path)
@@ -517,7 +517,7 @@ cdef class MappedFile:
 
 
 cdef object whole_of(MappedFile file):
-    """Return the memoryview whose managed buffer the views of a file share.
+    """Return the memoryview that shares its managed buffer with a file's views.
 
     It belongs to a handle of its own, which avoids a reference cycle.
     """
@@ -525,7 +525,7 @@ cdef object whole_of(MappedFile file):
     whole = PyMemoryView_FromObject(
         (<MappedFile> held.handle()).raw_view(0, held.nbytes)
     )
-    if held.whole is None:         # else a finalizer has asked for a view
+    if held.whole is None:         # otherwise a finalizer has requested a view
         held.whole = whole
     return held.whole
 
@@ -801,7 +801,7 @@ cdef class Residency:
     cdef bint had_resident(
         self, uint64_t offset, uint64_t size, uint64_t now
     ) noexcept:
-        """Return whether an extent was in the page cache a moment ago.
+        """Return whether an extent was recently in the page cache.
 
         Pages are queried in windows, whose answers hold as long as those for the whole
         file. Pages that were missing are queried again.
@@ -921,13 +921,13 @@ cdef class Source:
         return False
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
-        """Return whether an extent is in memory; if not, the caller requests it."""
+        """Return whether an extent is in memory; otherwise the caller requests it."""
         return False
 
     cdef bint had_resident(
         self, uint64_t offset, uint64_t size, uint64_t now
     ) noexcept:
-        """Return whether an extent was in memory a moment ago; if not, as above."""
+        """Return whether an extent was recently in memory; otherwise as above."""
         return self.has_resident(offset, size)
 
     cdef int check_unchanged(self) except -1:
@@ -935,7 +935,7 @@ cdef class Source:
         return 0
 
     cdef int touch(self, uint64_t offset, uint64_t size) except -1:
-        """Announce that mapped bytes are about to be touched."""
+        """Announce an access to mapped bytes."""
         return 0
 
     cdef int confine(self, uint64_t offset, uint64_t size) except -1:
@@ -1168,7 +1168,7 @@ cdef class PreadSource(Source):
             forget_kept(self.file)
 
     cdef LocalFile open_file(self):
-        """Return the open file, or one opened for the caller if it is not kept."""
+        """Return the open file, or a newly opened one if it is not kept."""
         cdef LocalFile file = self.file
         cdef LocalFile again
         if file.fd >= 0:
@@ -1255,7 +1255,7 @@ cdef class RemoteSource(Source):
         return PyBytes_FromStringAndSize(<const char *> at, size)
 
     cdef object find_staged(self, uint64_t offset, uint64_t size, uint8_t **at):
-        """Return what holds a prefetched extent, or None; set the extent's address.
+        """Return the owner of a prefetched extent, or None; set the extent's address.
 
         A sample has one prefetched extent a member, or one for its row, which holds
         the fields, or one for a block of samples.
@@ -1380,7 +1380,7 @@ cdef class ReusedMemory:
 @cython.final
 @cython.no_gc
 cdef class MemoryPool:
-    """Memory of buffers that is filled again once nothing refers to them.
+    """Pool of buffer memory, reused when nothing refers to it.
 
     New memory costs page faults, which take longer than the copy from a socket.
     """
@@ -1421,7 +1421,7 @@ cdef class MemoryPool:
                 raise MemoryError
             with nogil:
                 fs_populate_buffer(memory.at, size)
-        if not FREE_THREADED:      # there, a block could be given back meanwhile
+        if not FREE_THREADED:      # there, a block could be returned meanwhile
             memory.capacity = capacity
             memory.pool = self
             self.used += capacity
@@ -1429,7 +1429,7 @@ cdef class MemoryPool:
         return memory, writable_view(memory, memory.at, size)
 
     def drain(self):
-        """Free the free blocks, and those given back before the next `take`."""
+        """Free the free blocks, and those returned before the next `take`."""
         self.is_drained = True
         self.shrink()
 
@@ -1464,7 +1464,7 @@ cdef class MemoryPool:
         self.shrink()
 
     cdef void shrink(self) noexcept:
-        """Free blocks beyond the limit, those that were used longest ago first."""
+        """Free blocks beyond the limit, the least recently used first."""
         cdef uint64_t limit = 0 if self.is_drained else self.limit
         cdef Py_ssize_t freed = 0
         while freed < self.count and self.used + self.spare > limit:

@@ -229,7 +229,7 @@ def read_jpeg(view):
 
 
 def plain_shape(view, int channels, long long max_pixels):
-    """Return the shape of a plain JPEG, or None for what needs a closer look.
+    """Return the shape of a plain JPEG, None for other files.
 
     Plain is an 8-bit sequential JPEG of one scan, gray or of a usual subsampling, with
     neither EXIF nor XMP, whose decoder gives the channels without a conversion.
@@ -349,7 +349,7 @@ def resize_into(src, box, out, *, bint flip=False, level=None):
     """Resize a box of a picture into another, as Pillow's BILINEAR does.
 
     Each byte is within 1 of ``Image.resize((w, h), BILINEAR, box=box)``. Of the source
-    only the box is read, and what lies below the filter around it. A box of whole
+    only the box is read, and the pixels below the filter around it. A box of whole
     pixels and of the target's size is copied.
     """
     cdef Py_buffer source_view, target_view

@@ -44,7 +44,7 @@ cdef struct spare_t:
 @cython.final
 @cython.no_gc
 cdef class Spares:
-    """Buffers that no lease holds, kept for later leases."""
+    """Free buffers, kept for later leases."""
 
     cdef spare_t *spares           # the last one came last
     cdef Py_ssize_t count
@@ -154,7 +154,7 @@ cdef void drop_all(spare_t *spares, Py_ssize_t count) noexcept:
 @cython.final
 @cython.no_gc
 cdef class MemoryLease:
-    """Writable buffer on the memory of another, which it keeps.
+    """Writable buffer on leased memory.
 
     When it is freed, `spares` keep the memory or a counter is incremented.
 
@@ -306,12 +306,12 @@ cdef class ThreadTimes:
     cdef uint64_t counted_bytes
     cdef uint64_t next_count
     cdef bint is_inline
-    cdef uint64_t change           # odd while the thread changes what follows
+    cdef uint64_t change           # odd while the thread changes the fields below
     cdef int step
     cdef uint64_t since            # start of the step
     cdef uint64_t ended            # 0: the thread runs
     cdef uint64_t nested           # fetch, decode and resize at the start of the step
-    cdef uint64_t own[NO_STEP]     # ns, without what is nested
+    cdef uint64_t own[NO_STEP]     # ns, without nested steps
     cdef uint64_t whole[NO_STEP]   # ns
     # Of some steps, for the others to be extrapolated from
     cdef bint probing
@@ -359,7 +359,7 @@ cdef class ThreadTimes:
             self.since = since
 
     def collate(self, samples not None):
-        """Enter the step ``"collate"``; do what `count` does."""
+        """Enter the step ``"collate"``; call `count`."""
         self.count_at(samples, self.switch_to(COLLATE))
 
     def count(self, samples not None):
@@ -443,7 +443,7 @@ cdef class ThreadTimes:
         cdef uint64_t cpu = time.thread_time_ns()
         found = self.read_schedstat()
         self.probing = False
-        if found is None or cpu < self.probe_cpu:  # another thread goes on with it
+        if found is None or cpu < self.probe_cpu:  # another thread continues with it
             return 0
         fs_atomic_store(&self.change, self.change + 1)
         self.probed[self.step] += spent
@@ -534,10 +534,10 @@ cdef class ConsumerTimes:
 
     cdef ThreadTimes times
     cdef int step
-    cdef uint64_t change           # odd while the consumer changes what follows
+    cdef uint64_t change           # odd while the consumer changes the fields below
     cdef readonly uint64_t first   # start; 0: not begun
     cdef uint64_t last             # last change
-    cdef uint64_t end              # of the loader; 0: it goes on
+    cdef uint64_t end              # of the loader; 0: it continues
     cdef bint is_waiting
     cdef uint64_t consumer
     cdef uint64_t wait
@@ -546,7 +546,7 @@ cdef class ConsumerTimes:
     cdef uint64_t skipped
     cdef uint64_t skipped_before
     cdef uint64_t ready            # sum
-    cdef uint64_t asked            # batches that were ready when one was asked for
+    cdef uint64_t asked            # batches that were ready when one was requested
     cdef uint64_t waits[BUCKETS]
 
     def __cinit__(self, ThreadTimes times=None, step=None, uint64_t skipped=0):

@@ -379,7 +379,7 @@ cdef class WindowBatch:
         self, int64_t at, int64_t room, Py_ssize_t document, int64_t start,
         int32_t number, bint separated,
     ) except -1 nogil:
-        """Add what fits of a document, from a token on, and the separator behind it.
+        """Add the part of a document that fits, from a token on, and its separator.
 
         Returns the number of tokens.
         """

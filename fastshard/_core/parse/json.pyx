@@ -895,7 +895,7 @@ cdef bint put_value(text_t *text, object value) except -1:
 
 
 def encode_flat(dict metadata not None):
-    """Return the text that `json.dumps` makes of a short, flat dict."""
+    """Return the text of `json.dumps` for a short, flat dict."""
     cdef PyObject *key
     cdef PyObject *value
     cdef Py_ssize_t at = 0

@@ -241,7 +241,7 @@ cdef inline bint add_entries(resolver_t *it) noexcept nogil:
 
 
 cdef inline void follow(resolver_t *it, size_t link) noexcept nogil:
-    """Set the root of a link and of those on the way; a circle has none."""
+    """Set the root of a link and of those on the way; a circle has no root."""
     cdef size_t first = link
     cdef size_t root = ROOT_MISSING
     cdef size_t entry

@@ -1122,7 +1122,7 @@ cdef class HeaderWalk:
         self.has_global = self.has_global or other.has_global
 
     cdef void move_to(self, uint64_t at, bint has_lone_zeros) noexcept:
-        """Begin again at a header, and keep what was said of lone zeros."""
+        """Restart at a header; keep the record of lone zeros."""
         cdef uint64_t lone_zeros = self.tar.lone_zeros
         tar_init(&self.tar, self.tar.nbytes)
         self.tar.at = at

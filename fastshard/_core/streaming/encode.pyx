@@ -120,7 +120,7 @@ cdef bint append_int(row_t *row, object number, column_t *column) except -1:
 
 
 cdef bint append_float(row_t *row, double value, Py_ssize_t width) except -1:
-    """Append a float; return False for what NumPy warns of."""
+    """Append a float; return False where NumPy would warn."""
     cdef float single
     cdef char half[2]
     if width == 8:
@@ -234,15 +234,14 @@ cdef class RowBuffer:
         return row
 
     def clear(self):
-        """Remove all rows; the memory stays for others."""
+        """Remove all rows; keep the memory."""
         with cython.critical_section(self):
             if self.exports:
                 raise BufferError("the rows are in use")
             self.count = self.rows.used = 0
 
     def offsets(self, uint64_t start):
-        """Return where rows begin, and where the last ends, if the first is at `start`.
-        """
+        """Return the offsets of rows, and the end of the last, from `start`."""
         cdef size_t i
         cdef object out
         cdef uint8_t *at

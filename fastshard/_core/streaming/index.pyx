@@ -2,7 +2,7 @@
 
     {"version": 2, "shards": [{"format": "mds", "samples": 5, "raw_data": {...}, ...}]}
 
-What differs between shards (samples, names, sizes, hashes) is stored per shard. The
+Samples, names, sizes and hashes of files are stored per shard. The
 rest of an object is a schema: its values are kept as text, once for equal ones. Keys
 come in any order; the values of unknown keys are validated as JSON and skipped.
 """

@@ -185,7 +185,7 @@ cdef enum:
     MAX_FLOAT_TEXT = 64            # bytes
     FEW_COLUMNS = 8
     CODES = 67                     # codes of types are smaller
-    LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
+    LARGE_ROW = 64 << 10           # bytes; of larger rows only the requested fields
                                    # are brought into memory
     MAX_CONFIG = 1 << 20           # bytes
 
@@ -359,7 +359,7 @@ cdef object decode_float_text(const uint8_t *at, uint64_t size):
 # Columns
 
 cdef bint agrees(object found, object expected) except -1:
-    """Return whether a value of a config is the index's; a size of 0 is none."""
+    """Return whether a value of a config is the index's; 0 counts as absent."""
     if isinstance(found, list):
         found = [None if item == 0 else item for item in found]
     return found == expected
@@ -391,7 +391,7 @@ cdef class RowSchema:
         raise TypeError("a schema does not pickle; pickle the reader")
 
     cdef Py_ssize_t find(self, object name) except -2:
-        """Return a column's position, -1 if there is none of this name."""
+        """Return a column's position, -1 if absent."""
         found = self.places.get(name)
         return -1 if found is None else found
 
@@ -431,7 +431,7 @@ cdef class RowSchema:
             reason = f"the config of the columns is {error.reason}"
             raise FormatError(reason, path, error.offset) from None
         if not isinstance(config, dict):
-            raise FormatError("the config is no JSON object", path, offset)
+            raise FormatError("the config is not a JSON object", path, offset)
         for key, value in self.expected.items():
             if key in config and not agrees(config[key], value):
                 raise FormatError(
@@ -512,7 +512,7 @@ cdef class RowPlan(RowSchema):
         return 0
 
     cdef int resolve(self, Py_ssize_t k) except -1:
-        """Load what the decoder of a column needs."""
+        """Load the decoder of a column, with its types."""
         cdef column_t *column = &self.columns[k]
         if column.kind == NUMBER or column.kind == ARRAY:
             load_numpy()
@@ -524,7 +524,7 @@ cdef class RowPlan(RowSchema):
         return 0
 
     cdef bint are_numbers(self) noexcept:
-        """Return whether all columns are resolved, and scalars of the right sizes."""
+        """Return whether all columns are resolved, and scalars of the stored sizes."""
         cdef Py_ssize_t k
         for k in range(self.width):
             if not self.columns[k].is_number or (
@@ -601,7 +601,7 @@ cdef class RowPlan(RowSchema):
             shape.lengths, shape.dimensions, items
         ):
             raise ValueError(
-                f"{span.left:,} bytes are no array of {<object> dtypes[code]} of shape "
+                f"{span.left:,} bytes do not fit {<object> dtypes[code]} of shape "
                 f"{[shape.lengths[d] for d in range(shape.dimensions)]}"
             )
         if copy:
@@ -688,7 +688,7 @@ cdef object check_size(size):
 cdef class RowTable:
     """Rows of one shard: their places, their fields' places, their values.
 
-    Bytes are the caller's, checked to be as many as asked for. Of a decoded field
+    Bytes are the caller's, checked to be as many as requested. Of a decoded field
     `owner` keeps the bytes alive: a MappedFile, a View, bytes or another exporter; it
     is used only if `copy` is false. A `mask` has a byte a column that is to be decoded.
     """
@@ -845,7 +845,7 @@ cdef class MdsRows(RowTable):
         cdef uint64_t total = self.plan.fixed
         if size < header:
             raise self.fault(
-                i, -1, f"{size:,} bytes are no row with {header} bytes of sizes", 0
+                i, -1, f"{size:,} bytes cannot hold {header} bytes of sizes", 0
             )
         for v in range(self.plan.variables):
             total += load32(row + 4 * v)  # 2**61 columns do not exist
@@ -935,7 +935,7 @@ cdef class MdsRows(RowTable):
             raise self.explain(i, k, start, error)
 
     cdef object explain(self, Py_ssize_t i, Py_ssize_t k, uint64_t start, error):
-        """Return the error to raise for one of a decoder."""
+        """Return the error to raise for a decoder's."""
         if not self.plan.columns[k].resolved:  # the encoding is unknown or not allowed
             return error
         if isinstance(error, FormatError):
@@ -972,7 +972,7 @@ cdef OffsetTable read_table(
     cdef OffsetTable offsets
     cdef uint64_t count, first, head
     if size < 8 or nbytes < 8:
-        raise FormatError(f"{nbytes:,} bytes are no MDS shard", path, 0)
+        raise FormatError(f"{nbytes:,} bytes cannot be an MDS shard", path, 0)
     count = load32(at)
     if count != samples:
         raise FormatError(

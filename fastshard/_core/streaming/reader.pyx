@@ -31,7 +31,7 @@ from fastshard.errors import FormatError
 cdef enum:
     UNDECIDED = 0
     BY_ROWS = 1                    # compiled
-    BY_METHODS = 2                 # get_item is overridden, or what it calls
+    BY_METHODS = 2                 # get_item, or a method that it calls, is overridden
 
 cdef tuple METHODS = ("get_item", "get_sample_data", "decode_sample")
 
@@ -158,7 +158,7 @@ cdef class ReaderBase:
         return self.item(at)
 
     cdef object item(self, object at):
-        """Implement `__getitem__` for all but positions in an open file."""
+        """Implement `__getitem__` except for positions in an open file."""
         if isinstance(at, int) or is_numpy_integer(at):
             size = self.size
             i = int(at)
@@ -180,11 +180,11 @@ cdef class ReaderBase:
         )
 
     def __getitems__(self, positions):
-        """Return the samples at several positions, as torch's fetchers ask for them."""
+        """Return the samples at several positions, for torch's fetchers."""
         return [self[i] for i in positions]
 
     cdef int decide(self) except -1:
-        """Decide once how samples are read: by compiled rows or by methods."""
+        """Choose once between compiled rows and methods to read samples."""
         cls = type(self)
         self.kind = BY_METHODS
         for base in cls.__mro__:
@@ -207,7 +207,7 @@ cdef class ReaderBase:
             self.loose = None
 
     cdef OpenRows get_open(self):
-        """Return the open file: the raw file that is at its path now."""
+        """Return the open file of the raw file now at its path."""
         cdef OpenRows opened
         with cython.critical_section(self):
             opened = self.opened

@@ -5,7 +5,7 @@ from fastshard._core.streaming.plan cimport RowTable
 
 cdef class RowShard(FieldShard):
     cdef readonly RowTable rows
-    cdef readonly object facts     # what Python samples ask: encodings, decoders
+    cdef readonly object facts     # encodings and decoders, for Python samples
     cdef Py_ssize_t members        # fields, then rows
     cdef object decode(self, Py_ssize_t row, bytes mask, bint copy, dict values)
 

@@ -1,8 +1,8 @@
 """Rows of JSON, CSV, TSV and XSV shards: lines of a text file, offsets in a meta file.
 
-A JSON row is read by the scanner of the standard library, so that it accepts what
-``json.loads`` accepts: NaN, Infinity, integers of any size. XSV has no quotes: a row is
-its values between separators, and a newline at its end.
+A JSON row is read by the scanner of the standard library, with the rules of
+``json.loads``: NaN, Infinity, integers of any size. XSV has no quotes: a row is its
+values between separators, and a newline at its end.
 """
 
 cimport cython
@@ -52,7 +52,7 @@ cdef OffsetTable read_meta(
     cdef OffsetTable offsets
     try:
         if size < 8:
-            raise FormatError(f"{size:,} bytes are no meta file", meta_path, 0)
+            raise FormatError(f"{size:,} bytes cannot be a meta file", meta_path, 0)
         count = load32(at)
         if count != samples:
             raise FormatError(
@@ -120,7 +120,7 @@ cdef bint take_byte(span_t *span, uint8_t byte) noexcept nogil:
 
 
 cdef bint take_string(span_t *span, span_t *text) noexcept nogil:
-    """Step over a string; `text` becomes what is between its quotes, still escaped."""
+    """Step over a string; `text` becomes the content of its quotes, still escaped."""
     cdef const uint8_t *start
     if not take_byte(span, c'"'):
         return False
@@ -166,7 +166,7 @@ cdef bint find_value(
     span_t span, const uint8_t *key, size_t key_size, str name, uint64_t *start,
     uint64_t *size,
 ) except -1:
-    """Find a key of the object that a row is; the last one of its name counts.
+    """Find a key of a row's object; the last one of its name counts.
 
     Returns False if there is none, or the row is not an object.
     """
@@ -238,7 +238,7 @@ cdef class JsonRows(RowTable):
             span_of(row, row_size), <const uint8_t *> PyBytes_AS_STRING(key),
             PyBytes_GET_SIZE(key), self.names[k], start, size,
         ):
-            raise self.fault(i, k, "the row is no JSON object with this column", 0)
+            raise self.fault(i, k, "the row is not a JSON object with this column", 0)
         return 0
 
     cdef object decode_row(
@@ -248,7 +248,7 @@ cdef class JsonRows(RowTable):
         cdef Py_ssize_t k
         row_values = self.decode_json(i, -1, row, size, 0)
         if type(row_values) is not dict:
-            raise self.fault(i, -1, "the row is no JSON object", 0)
+            raise self.fault(i, -1, "the row is not a JSON object", 0)
         if mask is None:
             if values is None:
                 return row_values

@@ -26,7 +26,7 @@ from fastshard.errors import FormatError
 cdef enum:
     MAGIC = 6                      # bytes
 
-# What `dtype.str` is of types without fields and objects.
+# `dtype.str` of types without fields and objects.
 DTYPE = re.compile(r"[<>|=][?biufcmMSUV][0-9]{0,10}(\[[0-9A-Za-z/]{1,24}\])?")
 
 
@@ -216,7 +216,7 @@ cdef object make_field_array(
     object field, const uint8_t *at, uint64_t size, object owner, bint writable,
     bint copy, bint aligned,
 ):
-    """Return the array of an `ArrayField`; None if its dtype is not the expected."""
+    """Return the array of an `ArrayField`; None for another dtype."""
     cdef ArrayField known = <ArrayField> field
     cdef Layout layout = find_packed_layout(at, size, known.layouts)
     if known.expected is not None and layout.dtype is not known.accepted:

@@ -98,7 +98,7 @@ cdef uint64_t text_size(const uint8_t *header, uint64_t size) noexcept:
 cdef bint has_same_text(
     const uint8_t *at, uint64_t size, const target_t *target
 ) noexcept nogil:
-    """Return whether a bin is an array of a column, with a header padded otherwise.
+    """Return whether a bin is an array of a column with another padding.
 
     Headers that align the data in the file are of different lengths.
     """
@@ -119,7 +119,7 @@ cdef bint has_same_text(
 cdef inline void copy_value(
     const uint8_t *payload, const value_t *value, target_t *target, Py_ssize_t r
 ) noexcept nogil:
-    """Copy a value to its place in a column; give the column up if it differs."""
+    """Copy a value to its place in a column; drop the column if it differs."""
     cdef uint8_t *to = target.out + <uint64_t> r * target.item
     cdef const uint8_t *at = payload + value.start
     target.seen = r + 1
@@ -180,7 +180,7 @@ cdef inline int copy_fields(
 
 
 cdef inline void prefetch_payload(const record_t *payload) noexcept nogil:
-    """Prefetch the first bytes of a payload; the processor goes on from there."""
+    """Prefetch the first bytes of a payload; the processor continues from there."""
     cdef uint64_t at = 0
     cdef uint64_t end = min(payload.size, <uint64_t> MOST_AHEAD)
     while at < end:
@@ -232,7 +232,7 @@ cdef class PayloadBatch(RecordBatch):
         return 0
 
     cdef bint add(self, object samples, Py_ssize_t i) except -1:
-        """Add the payload of a sample in range; False if it is none."""
+        """Add the payload of a sample in range; False for samples of another class."""
         cdef record_t *payload
         if not isinstance(samples, PackedSamples):
             return False

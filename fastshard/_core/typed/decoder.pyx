@@ -147,7 +147,7 @@ cdef class TypedDecoder(SampleDecoder):
 
 @cython.final
 cdef class MapDecoder(SampleDecoder):
-    """Function from a sample of payloads to its fields, decoded when asked for."""
+    """Function from a sample of payloads to its fields, decoded on access."""
 
     cdef readonly type cls
     cdef readonly bint copy
@@ -187,7 +187,7 @@ cdef class MapDecoder(SampleDecoder):
         )
 
     cdef object name_sample(self, object fields, SamplesBase samples, Py_ssize_t i):
-        """Have later errors of the fields name the sample."""
+        """Add the sample's name to later errors of the fields."""
         (<FieldMap> fields).samples = samples
         (<FieldMap> fields).position = i
         return fields

@@ -86,7 +86,7 @@ cdef struct payload_t:
 
 
 cdef uint8_t *make_room(payload_t *out, size_t size) except NULL:
-    """Return where `size` more bytes go; `used` already counts them."""
+    """Return the address of `size` more bytes; `used` already counts them."""
     cdef size_t room = out.room
     cdef void *data
     if size > room - out.used:
@@ -154,7 +154,7 @@ cdef inline uint8_t kind_bit(uint8_t lead) noexcept nogil:
 
 
 cdef int allowed_kinds(str declared):
-    """Return the bits of what a field may be; all for one that is not plain."""
+    """Return the bits of a field's allowed kinds; all for one that is not plain."""
     if declared is None:
         return 0xFF
     return (
@@ -398,7 +398,7 @@ cdef class PayloadEncoder:
             PyMem_Free(out.data)
 
     cdef object refuse(self, str name, object value):
-        """Raise TypeError for a value that readers of the class would refuse."""
+        """Raise TypeError for a value that readers of the class refuse."""
         kind = self.kinds[name]
         declared = kind.removesuffix("?") + (" or None" if kind.endswith("?") else "")
         if kind.startswith("none"):
@@ -522,7 +522,7 @@ cdef class PayloadEncoder:
         return 0
 
     cdef inline Py_ssize_t later_slot(self, Py_ssize_t place) noexcept:
-        """Return the slot of an array that is in no field of `encode`."""
+        """Return a slot for an array outside of the fields of `encode`."""
         return len(self.names) + place % <Py_ssize_t> FEWEST_HEADERS
 
     cdef int put_list(self, payload_t *out, object values, int depth) except -1:

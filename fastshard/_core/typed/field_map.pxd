@@ -1,4 +1,4 @@
-"""Fields of one payload, decoded when they are asked for."""
+"""Fields of one payload, decoded on access."""
 
 from libc.stdint cimport uint8_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Fields of one payload, decoded when they are asked for: the base of `DictSample`."""
+"""Fields of one payload, decoded on access: the base of `DictSample`."""
 
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
@@ -135,7 +135,7 @@ cdef class FieldMap:
         global last_class
         if last_class[0] is not type(self):
             last_class = type(self), frozenset(dir(type(self)))
-        if name.startswith("__") and name.endswith("__"):  # asked for by copy, pickle
+        if name.startswith("__") and name.endswith("__"):  # requested by copy, pickle
             raise AttributeError(name)
         value = self.decode_field(name, ABSENT)
         if value is ABSENT:
@@ -152,14 +152,6 @@ cdef class FieldMap:
 
     def __getitem__(self, name):
         """Return a field's value.
-
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        object
 
         Raises
         ------
@@ -195,10 +187,6 @@ cdef class FieldMap:
     def keys(self):
         """Return the names of the fields, in their order.
 
-        Returns
-        -------
-        list of str
-
         Examples
         --------
         >>> typed.DictSample(text="a cat", label=1).keys()
@@ -210,15 +198,6 @@ cdef class FieldMap:
 
     def get(self, name, default=None):
         """Return a field's value, another one if there is no such field.
-
-        Parameters
-        ----------
-        name : str
-        default : object, default None
-
-        Returns
-        -------
-        object
 
         Raises
         ------

@@ -14,7 +14,7 @@ cdef enum:                         # kinds of values
     VALUE_MAP
     VALUE_EXT
 
-cdef enum:                         # what a container has in it, at any depth
+cdef enum:                         # contents of a container, at any depth
     HAS_EXT = 1
     HAS_ODD_KEY = 2                # a key that is not a str
 
@@ -22,7 +22,7 @@ cdef enum:
     MAX_DEPTH = 512                # containers in containers
 
 
-cdef enum:                         # faults; 0 is none
+cdef enum:                         # faults; 0: no fault
     FAULT_CUT = 1
     FAULT_TOO_MANY
     FAULT_NOT_MSGPACK

@@ -1,7 +1,7 @@
 """Msgpack payloads: a bounded walk, fields by name, untyped values.
 
 A payload is one map whose keys are str. The walk needs no GIL and no recursion, makes
-no objects, and reads no byte twice for a check. What it has accepted is decoded here
+no objects, and reads no byte twice for a check. Accepted values are decoded here
 (scalars) or by msgspec (containers).
 """
 
@@ -335,7 +335,7 @@ cdef object unpack(
         return scalar_of(payload, value)
     if decode_container is None:
         load_msgspec()
-    # Released before this returns: msgspec copies what it decodes without a type.
+    # Released before this returns: msgspec copies values decoded without a type.
     view = PyMemoryView_FromMemory(
         <char *> payload + value.at, <Py_ssize_t> value.size, PyBUF_READ
     )

@@ -35,7 +35,7 @@ cdef struct order_t:               # keys of payloads, in their order
 
 cdef enum:
     MAX_ORDERS = 8                 # kept by a plan
-    MISSING = -1                   # `value_t.kind` of a field that is not there
+    MISSING = -1                   # `value_t.kind` of a field that does not exist
 
 
 cdef class TypePlan:

@@ -75,7 +75,7 @@ cdef object arrays = None
 
 
 cdef int load_arrays() except -1:
-    """Import what makes arrays: NumPy."""
+    """Import NumPy and the constructors of arrays."""
     global array_maker, arrays
     if arrays is None:
         from fastshard._core.typed import arrays as module
@@ -221,7 +221,7 @@ cdef class TypePlan:
     ) except -1:
         """Find the value of each field and check the payload; `found` has `width`.
 
-        A field that is not there has the kind `MISSING`.
+        A field that does not exist has the kind `MISSING`.
         """
         cdef int k
         cdef int fault = OTHER_ORDER
@@ -549,7 +549,7 @@ cdef class TypePlan:
 
 
 cdef bint is_broken(object error) except -1:
-    """Return whether an error of msgspec is one of the bytes, not of their types."""
+    """Return whether an error of msgspec is due to the bytes, not their types."""
     if isinstance(error, UnicodeDecodeError):
         return True
     msgspec = sys.modules.get("msgspec")
@@ -567,7 +567,7 @@ cdef inline bint is_name(
 
 
 cdef bint has_slot(const order_t *order, uint64_t count, int slot) noexcept nogil:
-    """Return whether one of the first keys is that of a field."""
+    """Return whether one of the first keys names a field."""
     cdef uint64_t i
     for i in range(count):
         if order.keys[i].slot == slot:

@@ -44,7 +44,7 @@ from fastshard.errors import (
 )
 
 cdef enum:
-    LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the fields asked for
+    LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the requested fields
     HEAD = 4096                    # bytes of a large payload that are read first
     FEW_NAMES = 16                 # are compared with each other
 
@@ -152,7 +152,7 @@ cdef int find_field_at(
 
 @cython.final
 cdef class PackedTable:
-    """Payloads of the samples of a shard, and the names of fields that were met.
+    """Payloads of the samples of a shard, and the names of known fields.
 
     Handles on a shard share it, so that members keep their positions.
     """
@@ -178,7 +178,7 @@ cdef class PackedTable:
         return found - 1 if found > 0 else self.look_up(i)
 
     cdef Py_ssize_t look_up(self, Py_ssize_t i) except -1:
-        """Find the payload of a sample; raise FormatError if it has none, or two."""
+        """Find the payload of a sample; raise FormatError without exactly one."""
         cdef Py_ssize_t member, again
         self.grouping.check(i)
         member = self.grouping.member(i, PAYLOAD)
@@ -203,7 +203,7 @@ cdef class PackedTable:
         return member
 
     cdef Py_ssize_t slot_of(self, str name) except -2:
-        """Return the slot of a name, which gets one; -1: it is not UTF-8."""
+        """Return the slot of a name, a new one if needed; -1: it is not UTF-8."""
         cdef object slot = self.slots.get(name)
         if slot is not None:
             return slot
@@ -470,7 +470,7 @@ cdef class PackedSamples(GroupedSamples):
             yield from samples
 
     cdef object sample_at(self, Py_ssize_t i):
-        self.packed.payload(i)     # raises if it has none
+        self.packed.payload(i)     # raises without one
         return SamplesBase.sample_at(self, i)
 
     cdef MappedFile resident_payload(
@@ -863,7 +863,7 @@ def unpack_value(data not None):
 
 
 def kind_of_value(bytes payload not None, str field not None):
-    """Return the type of a payload's value, as `kind_of_field`; None if it has none."""
+    """Return the type of a payload's value, as `kind_of_field`; None if absent."""
     cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(payload)
     cdef value_t value
     if not find_value(at, PyBytes_GET_SIZE(payload), field.encode(), &value):
@@ -874,5 +874,5 @@ def kind_of_value(bytes payload not None, str field not None):
 
 
 def check_payload(PackedSamples samples not None, i):
-    """Decode the payload of a sample; raise the error of what cannot be read."""
+    """Decode the payload of a sample, to raise its errors."""
     samples.decode(resolve_position(i, len(samples)), None)

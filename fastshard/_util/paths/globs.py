@@ -61,7 +61,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 class _Words(NamedTuple):
-    """Words whose number is known before they are built."""
+    """Words, counted before they are built."""
 
     number: int  # capped at MAX_WORDS + 1
     build: Callable[[], list[str]]
@@ -227,7 +227,7 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result | 
 
 
 def is_shard_name(name: str) -> bool:
-    """Return whether a directory's file is a shard by its name; hidden ones are not."""
+    """Return whether a file name is that of a visible shard."""
     return name.endswith(SUFFIX) and not name.startswith(".")
 
 

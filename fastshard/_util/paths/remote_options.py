@@ -14,7 +14,9 @@ __all__ = ["RemoteOptions", "check_local", "select_local", "select_remote"]
 Token = str | Callable[[], str | None] | None
 Sign = Callable[[str], str | None]
 
-FOR_COPIES = frozenset(("cache_dir", "cache_limit", "connections"))  # local files, too
+FOR_COPIES = frozenset(
+    ("cache_dir", "cache_limit", "connections")
+)  # for local files too
 UNUSED = MappingProxyType({"offline": False, "private_hosts": True})  # as by default
 
 
@@ -60,8 +62,8 @@ class RemoteOptions(TypedDict, total=False):
         By default nothing but indexes is stored. A local file is known by its device,
         inode, size and times: once it has changed, it is read anew.
     cache_limit : int or str
-        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: what was not used
-        for longest is removed. By default there is no limit.
+        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: least recently
+        used objects are removed. By default there is no limit.
     offline : bool
         Read only from `cache_dir`; False.
     private_hosts : bool
@@ -131,6 +133,6 @@ def select_remote(options: Mapping[str, Any]) -> RemoteOptions:
 
 
 def select_local(options: RemoteOptions) -> RemoteOptions:
-    """Return the options that local files take, too; of a list with URLs."""
+    """Return the options that also apply to local files, of a list with URLs."""
     selected = {name: value for name, value in options.items() if name in FOR_COPIES}
     return cast(RemoteOptions, selected)

@@ -1,4 +1,4 @@
-"""The nearest path that exists, for errors of a missing one."""
+"""Suggestions of existing paths, for errors of missing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # of the hub
 
 
 def suggest_path(path: str) -> str:
-    """Return the end of a message on a missing path: the nearest that exists, or ""."""
+    """Return the end of a message on a missing path: the nearest one, or ""."""
     if os.path.islink(path):
         return ": it is a dangling link"
     expanded = os.path.expandvars(os.path.expanduser(path))
@@ -61,9 +61,9 @@ def _names_in(folder: str) -> list[str]:
 
 
 def _nearest_names(name: str, names: list[str]) -> list[str]:
-    """Return names that a missing one may stand for, the best first.
+    """Return existing names near a missing one, the best first.
 
-    Another number is none: shard 7 is not a misspelt shard 17.
+    Names that differ by a number are not misspelt: shard 7 is not shard 17.
     """
     from difflib import get_close_matches
 

@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 
 
 class Url:
-    """Parsed URL; does not pickle, for its text may hold a secret.
+    """Parsed URL; it does not pickle, since its text may hold a secret.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def is_remote(text: str) -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a str names no file: a remote URL, or one of a cached blob.
+    """Return whether a str is a URL, also that of a cached blob; not a path.
 
     The letter of a drive is not a scheme.
     """
@@ -181,7 +181,7 @@ def is_folder(location: str | Url) -> bool:
 
 
 def redact(url: str) -> str:
-    """Return a URL without user, password, query and fragment: they may be secret."""
+    """Return a URL without user, password, query and fragment, which may be secret."""
     if SCHEME.match(url) is None:
         return url
     # The user first: a password may contain "#".
@@ -230,7 +230,7 @@ def origin_of(url: str) -> Origin:
 
 
 def base_of(url: str) -> str:
-    """Return a URL without its query; a path, which has none, unchanged."""
+    """Return a URL without its query, a path unchanged."""
     return url.partition("?")[0] if SCHEME.match(url) else url
 
 
@@ -275,6 +275,6 @@ def common_folder(urls: list[str]) -> str:
 
 
 def url_basename(url: str) -> str:
-    """Return the last part of a URL's path, percent-decoded; of a path as it is."""
+    """Return the last part of a URL's path, percent-decoded; of a path unchanged."""
     name = posixpath.basename(base_of(url))
     return unquote(name) if SCHEME.match(url) else name

@@ -1,1 +1,1 @@
-"""Processes: locks that end with them, their temporary files, workers' lifetimes."""
+"""Processes: file locks, temporary files, lifetimes of workers."""

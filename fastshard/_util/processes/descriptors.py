@@ -1,4 +1,4 @@
-"""Descriptors: of regular files alone, and how many may be kept open."""
+"""File descriptors: opening of regular files, and the limit to keep open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAFELY = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-SPARE = 80  # descriptors that stay free: 64, and those of files that threads open
+SPARE = 80  # reserved descriptors: 64, and those of files that threads open
 
 
 def kept_limit(*, spared: bool = False) -> int:

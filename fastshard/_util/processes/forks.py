@@ -16,7 +16,7 @@ __all__ = ["ForkAware", "LockOwner", "at_fork", "list_members"]
 
 
 class LockOwner:
-    """Owner of a `lock` that is free in a forked child, where it is another object."""
+    """Owner of a `lock`, which is new in a forked child."""
 
     _new_lock: Callable[[], Any] = staticmethod(threading.Lock)
 
@@ -105,7 +105,7 @@ def _run_all(hooks: list[Callable[[], object]]) -> None:
 
 
 def list_members(registry: WeakSet[Any]) -> list[Any]:
-    """Return the members of a set that other threads change."""
+    """Return the members of a set that other threads modify."""
     while True:
         try:
             return list(registry)

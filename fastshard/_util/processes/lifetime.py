@@ -1,4 +1,4 @@
-"""End of a worker process with the process that started it, however that ends."""
+"""End of worker processes with their parent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def end_with_parent() -> None:
 
 
 def ask_kernel(parent: int | None) -> None:
-    """Let the kernel kill this process with its parent, whatever it does then.
+    """Ask the kernel to kill this process at its parent's end.
 
     Also when another process, which the parent has forked, keeps the pipe open that
     `wait_and_exit` waits for.
@@ -40,6 +40,6 @@ def ask_kernel(parent: int | None) -> None:
 
 
 def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
-    """Exit when the parent ends: multiprocessing waits for its end of a pipe."""
+    """Exit when the parent ends: the sentinel of multiprocessing closes."""
     parent.join()
     os._exit(1)

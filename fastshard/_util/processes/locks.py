@@ -35,7 +35,7 @@ CONTENT_BYTE = 1 << 62  # locked for `try_lock_content`, past all content
 if sys.platform == "win32":
     import msvcrt
 
-    LOCKED_BYTE = 1 << 30  # past what lock files hold: others must be able to read it
+    LOCKED_BYTE = 1 << 30  # past the content of lock files, which others read
 
     def _set(fd: int, mode: int) -> None:
         at = os.lseek(fd, 0, os.SEEK_CUR)
@@ -102,7 +102,7 @@ def unlock(fd: int) -> None:
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Return whether a path is that of an open file."""
+    """Return whether a path leads to an open file."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def close_locked(fd: int) -> None:
 
 @contextmanager
 def hold_file(path: str) -> Iterator[None]:
-    """Hold a lock by a file made for it, which is removed at the end.
+    """Hold a lock on a file made for it, and removed at the end.
 
     Waits while another process or thread holds it. On a file system without locks
     nothing is waited for.
@@ -149,7 +149,7 @@ def hold_file(path: str) -> Iterator[None]:
         return True
 
     while (found := open_locked(path, pause)) is None:
-        pass  # removed by its last holder
+        pass  # the last holder removed it
     try:
         yield
     finally:

@@ -29,8 +29,7 @@ def open_with_wal(
 ) -> tuple[Opened, str]:
     """Open a database to write it, with a WAL where memory can be shared.
 
-    Elsewhere a WAL that was written on another file system is stored first, by its one
-    user of that moment.
+    Elsewhere a WAL written on another file system is stored first, by its only user.
     """
     connection = connect()
     try:

@@ -41,7 +41,7 @@ _swept: set[str] = set()  # folders, by this process
 
 
 def create_temporary(folder: str, name: str) -> tuple[int, str]:
-    """Create a file that is renamed to `name` later; return its descriptor and path.
+    """Create a temporary file for `name`; return its descriptor and path.
 
     While the descriptor, or a copy of it, is open, no sweep removes the file.
     """
@@ -58,9 +58,9 @@ def create_temporary(folder: str, name: str) -> tuple[int, str]:
 
 @contextmanager
 def temporary_folder(name: str, parent: str | None = None) -> Iterator[str]:
-    """Yield the path of a new folder, which is removed at the end if it is still there.
+    """Yield the path of a new folder; remove it at the end if it still exists.
 
-    What dead processes left beside it is removed first.
+    Leftovers of dead processes beside it are removed first.
     """
     if parent is None:
         from tempfile import gettempdir
@@ -79,14 +79,14 @@ def temporary_folder(name: str, parent: str | None = None) -> Iterator[str]:
 
 
 def sweep_once(folder: str) -> None:
-    """Sweep a folder, at the first call for it in this process."""
+    """Sweep a folder, once in this process."""
     if folder not in _swept:
         _swept.add(folder)
         sweep(folder)
 
 
 def sweep(folder: str) -> None:
-    """Remove the temporary files and folders that dead processes left in a folder."""
+    """Remove the temporary files and folders of dead processes in a folder."""
     found = []
     if HAS_SWEEP:
         with suppress(OSError), os.scandir(folder) as entries:
@@ -99,7 +99,7 @@ def sweep(folder: str) -> None:
 def _remove_if_dead(path: str) -> None:
     status = os.lstat(path)
     if sys.platform == "win32" or status.st_uid != os.geteuid():
-        return  # another user may replace it meanwhile, in a folder of all users
+        return  # another user may replace it, in a folder of all users
     if stat.S_ISDIR(status.st_mode):
         _remove_folder_if_dead(path)
     elif stat.S_ISREG(status.st_mode):
@@ -132,7 +132,7 @@ def _create_folder(parent: str, name: str) -> tuple[int, str]:
             continue
         try:
             fd = os.open(lock, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileNotFoundError:  # swept before it had its lock
+        except FileNotFoundError:  # swept before it was locked
             continue
         if _hold(fd, lock, try_lock):
             return fd, path
@@ -145,7 +145,7 @@ def _hold(fd: int, path: str, lock: Callable[[int], bool | None]) -> bool:
 
 
 def _remove_folder(home: str, fd: int) -> None:
-    """Remove a folder, its lock last: if this is killed, a sweep can go on.
+    """Remove a folder, its lock last, so that a sweep can continue.
 
     The lock is closed before: file systems of a network keep open files.
     """
@@ -165,7 +165,7 @@ def _make_name(name: str) -> str:
 
 
 def _is_of_machine(name: str) -> bool:
-    """Return whether a name is that of a temporary of this machine."""
+    """Return whether a name is that of a temporary file of this machine."""
     match = NAME.fullmatch(name)
     own = _machine_tags()
     return match is not None and (match[1] == own[0] or match[2] == own[1])

@@ -1,4 +1,4 @@
-"""Dtypes that ``.npy`` does not name, and plain ones in their place."""
+"""Dtypes that ``.npy`` cannot describe, and plain replacements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["explain_unnamed", "suggest_plain"]
 
 
 def explain_unnamed(dtype: np.dtype[Any]) -> str | None:
-    """Return why an array would not come back from ``.npy``, and a way out."""
+    """Return why ``.npy`` does not restore an array, and a way out."""
     if dtype.isbuiltin == 1 and not dtype.hasobject:  # numbers in native byte order
         return None
     # A structured dtype is mutable: not a key of the cache.
@@ -20,7 +20,7 @@ def explain_unnamed(dtype: np.dtype[Any]) -> str | None:
 
 
 def suggest_plain(dtype: np.dtype[Any]) -> str:
-    """Return an expression of an ``array`` that has a plain dtype instead."""
+    """Return an expression that converts an ``array`` to a plain dtype."""
     if dtype.names is not None:
         return f"its fields one by one, as array[{next(iter(dtype.names), '')!r}]"
     if dtype.kind == "T":
@@ -58,7 +58,7 @@ _cached_explain = lru_cache(maxsize=256)(_explain)
 
 
 def _find_unnamed(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the part of a dtype that ``.npy`` does not name, or None."""
+    """Return the part of a dtype that ``.npy`` cannot describe, or None."""
     import numpy as np
 
     if dtype.subdtype is not None:
@@ -74,7 +74,7 @@ def _find_unnamed(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 def _comes_back(dtype: np.dtype[Any]) -> bool:
-    """Return whether the description of a dtype with named parts is read as it."""
+    """Return whether a dtype with named parts survives its description."""
     from numpy.lib import format as npy
 
     try:

@@ -1,4 +1,4 @@
-"""Writers that were never closed: one warning each, with the samples it lost."""
+"""Warnings for writers that were never closed, with the lost samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ExitCall", "Loss", "report_dropped", "report_ended", "warn_of", "wat
 
 
 class Loss(NamedTuple):
-    """Samples that were written and are not stored.
+    """Samples written but not stored.
 
     Attributes
     ----------
@@ -42,41 +42,41 @@ class Loss(NamedTuple):
 
 
 class Watched(Protocol):
-    """A writer that can tell what it has not stored."""
+    """A writer that reports its unstored samples."""
 
     def _find_loss(self) -> Loss:
-        """Return the samples that are lost without `close`; none once closed."""
+        """Return the samples lost without `close`; none once closed."""
         ...
 
 
 class ExitCall:
-    """Call of a function at the end of the process, also of a worker process.
+    """Function called at the end of the process, also of a worker process.
 
     Workers of multiprocessing do not call functions of `atexit`.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
-        self._worker = 0  # process id of the worker that will call it
+        self._worker = 0  # process id of the worker that calls it
         atexit.register(function)
 
     def arm(self) -> None:
-        """Let the worker call the function, if this process is one."""
+        """Register the call in a worker process."""
         processes = sys.modules.get("multiprocessing.process")
         if processes is None or processes.parent_process() is None:
             return
-        if self._worker != os.getpid():  # a fork forgets what was registered
+        if self._worker != os.getpid():  # a fork drops registrations
             from multiprocessing.util import Finalize
 
             self._worker = os.getpid()
             Finalize(None, self._function, exitpriority=0)
 
 
-_writers: dict[int, ref[Watched]] = {}  # by id; a forked child has none
+_writers: dict[int, ref[Watched]] = {}  # by id; empty in a forked child
 
 
 def watch(writer: Watched) -> None:
-    """Report a writer at exit if it is not closed; it is not kept alive."""
+    """Report a writer at exit unless it is closed; keep a weak reference."""
     _writers[id(writer)] = ref(writer)
     _exit_call.arm()
 
@@ -90,7 +90,7 @@ def report_dropped(writer: Watched) -> None:
 def report_ended(writer: Watched, cause: type[BaseException]) -> None:
     """Warn of the loss at the end of a ``with``, unless the user sees the exception.
 
-    An exit, an interrupt, and the end of a generator or a task are not seen.
+    The user does not see an exit, an interrupt, or the end of a generator or task.
     """
     if not issubclass(cause, Exception) and _writers.pop(id(writer), None) is not None:
         warn_of(writer._find_loss(), cause)

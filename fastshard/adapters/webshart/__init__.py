@@ -1,1 +1,1 @@
-"""webshart's interface, for code written for it."""
+"""webshart's interface."""

@@ -16,7 +16,7 @@ __all__ = ["BatchProcessor", "read_files_batch"]
 Request = tuple[int, int] | tuple[int, int, int]
 Opened = tuple[Shard, Sequence[int]]  # a shard, and the positions of its files
 
-THREADS = 16  # for opening remote shards
+THREADS = 16  # settings to open remote shards
 
 
 def read_files_batch(

@@ -244,7 +244,7 @@ class DiscoveredDataset:
         Raises
         ------
         OSError
-            A shard does not exist, or cannot be asked for its size.
+            A shard does not exist, or its size is unavailable.
 
         Examples
         --------
@@ -302,11 +302,6 @@ class DiscoveredDataset:
     def get_shard_info(self, index: int) -> dict[str, Any]:
         """Return a shard's name, paths, bytes, and its numbers of files and samples.
 
-        Parameters
-        ----------
-        index : int
-            The shard's number, from 0.
-
         Returns
         -------
         dict
@@ -346,11 +341,6 @@ class DiscoveredDataset:
         shard_name : str
             The shard's path below the source, without ``.tar``.
 
-        Returns
-        -------
-        dict
-            As for `get_shard_info`.
-
         Raises
         ------
         ShardNotFoundError
@@ -372,11 +362,6 @@ class DiscoveredDataset:
 
     def get_shard_file_count(self, shard_index: int) -> int:
         """Return the number of a shard's files.
-
-        Parameters
-        ----------
-        shard_index : int
-            The shard's number, from 0.
 
         Returns
         -------
@@ -402,16 +387,6 @@ class DiscoveredDataset:
     def get_shard_sample_count(self, shard_index: int) -> int:
         """Return the number of a shard's samples: files other than paired sidecars.
 
-        Parameters
-        ----------
-        shard_index : int
-            The shard's number, from 0.
-
-        Returns
-        -------
-        int
-            Number of samples.
-
         Raises
         ------
         IndexError, FormatError, OSError
@@ -426,11 +401,6 @@ class DiscoveredDataset:
 
     def list_files_in_shard(self, shard_index: int) -> list[str]:
         """Return the names of a shard's files, sorted.
-
-        Parameters
-        ----------
-        shard_index : int
-            The shard's number, from 0.
 
         Returns
         -------
@@ -451,11 +421,6 @@ class DiscoveredDataset:
 
     def list_samples_in_shard(self, shard_index: int) -> list[str]:
         """Return the names of a shard's samples, sorted.
-
-        Parameters
-        ----------
-        shard_index : int
-            The shard's number, from 0.
 
         Returns
         -------
@@ -713,11 +678,6 @@ class ShardReader:
     def read_file(self, file_index: int) -> bytes:
         """Return a file's bytes, by its number.
 
-        Parameters
-        ----------
-        file_index : int
-            The file's number, from 0.
-
         Returns
         -------
         bytes
@@ -740,11 +700,6 @@ class ShardReader:
     def read_sample(self, sample_index: int) -> bytes:
         """Return a sample's bytes, by its number.
 
-        Parameters
-        ----------
-        sample_index : int
-            The sample's number, from 0.
-
         Returns
         -------
         bytes
@@ -766,11 +721,6 @@ class ShardReader:
 
     def read_sample_json(self, sample_index: int) -> bytes | None:
         """Return the bytes of a sample's paired JSON, or None.
-
-        Parameters
-        ----------
-        sample_index : int
-            The sample's number, from 0.
 
         Returns
         -------

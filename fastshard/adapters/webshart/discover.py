@@ -199,7 +199,7 @@ def discover_datasets_batch(
     subfolders : sequence of str or None, optional
         One for each source.
     errors : {"none", "raise"}, default "none"
-        What becomes of a source that cannot be found: None in the list, or the error.
+        For a source that is not found: None in the list, or its error.
     **remote
         As for `discover_dataset`.
 

@@ -1,4 +1,4 @@
-"""Blobs of the AT Protocol: one download into the disk cache, compared with the CID.
+"""Cache of AT Protocol blobs: one download each, verified by CID.
 
 ``com.atproto.sync.getBlob`` answers with a whole blob and ignores ranges. A blob is
 therefore stored whole; the name of its entry in the cache is ``at://DID/blob/CID``.
@@ -52,7 +52,7 @@ __all__ = [
 
 METHOD = "com.atproto.sync.getBlob"
 MIDDLE = "/blob/"  # of a blob's URL, between DID and CID
-MAX_DOWNLOAD = 1 << 30  # bytes of a blob, whatever a record says
+MAX_DOWNLOAD = 1 << 30  # bytes of a blob; a limit on the sizes in records
 
 Sink = Callable[[bytes], object]
 
@@ -88,7 +88,7 @@ def parse_blob_url(url: str) -> BlobName:
 
 
 class BlobSettings(Settings):
-    """Options with which blobs are read, and where their servers are found."""
+    """Options for reading blobs, and for finding their servers."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class BlobSettings(Settings):
 
 
 class _BlobServer:
-    """Where the blobs of `BlobSettings` are downloaded; one per process and settings.
+    """Download server for `BlobSettings`; one per process and settings.
 
     It has no session: blobs are public.
     """
@@ -160,7 +160,7 @@ class _BlobCache:
 def fetch_blob(
     did: str, cid: str, settings: BlobSettings, *, nbytes: int | None = None
 ) -> str:
-    """Return the path of a blob's file in the cache; download it if it is not there.
+    """Return the path of a blob's file in the cache; download it if missing.
 
     The bytes are compared with the CID before the file gets its name. Threads and
     processes that want the same blob wait for one download.
@@ -214,13 +214,13 @@ def _check(blob: BlobName) -> HashedObject:
 
 
 def _find(cache: RangeCache, wanted: HashedObject, blob: BlobName) -> str | None:
-    """Return the path of a blob in the cache, if it is there and right."""
+    """Return the path of a valid blob in the cache, or None."""
     path = find_hashed(cache, wanted, blob.nbytes)
     if path is None or blob.nbytes is None:
         return path
     try:
         size = os.stat(path).st_size
-    except OSError:  # removed meanwhile
+    except OSError:  # removed by another process
         return None
     if size != blob.nbytes:
         raise _wrong_size(size, blob)
@@ -242,7 +242,7 @@ def _download(
         writers: list[ObjectWriter] = []
 
         def open_sink() -> Sink:
-            stack.close()  # what an earlier attempt wrote
+            stack.close()  # data of an earlier attempt
             with _of_disk():
                 writers[:] = [stack.enter_context(ObjectWriter(cache, wanted))]
             return write
@@ -269,7 +269,7 @@ def _download(
 
 
 class _DiskError(Exception):
-    """An error of the cache, after which a download is not tried again."""
+    """An error of the cache: the download is not repeated."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)
@@ -278,7 +278,7 @@ class _DiskError(Exception):
 
 @contextmanager
 def _of_disk() -> Iterator[None]:
-    """Tell errors of the disk from those of the network."""
+    """Wrap errors of the disk, to tell them from those of the network."""
     try:
         yield
     except OSError as error:

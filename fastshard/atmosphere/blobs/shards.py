@@ -32,7 +32,7 @@ def open_blob(
     progress: Progress | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a blob's file as a shard that is named by its URL."""
+    """Open a blob's file as a shard named by its URL."""
     options = options._replace(index_source="auto")
     found = open_local_tar(path, options, progress=progress, ring=ring)
     source, table = found.parts()
@@ -51,7 +51,7 @@ def open_blob(
 
 
 def index_blob(shard: TarShard) -> None:
-    """Write an index beside the file of a shard that was opened without one.
+    """Write an index beside the file of a shard opened without one.
 
     It is not synced: the checksums of a torn one are wrong, and it is made again.
     """
@@ -85,7 +85,7 @@ class BlobSet(PackedSet):
             self._most_ahead = max(0, min(AHEAD, fitting - 2))  # else it evicts shards
             if len(self) > self.limit:
                 self.used = self.used or bytearray(len(self))
-        self._is_ahead = False  # once a shard was not in the cache
+        self._is_ahead = False  # set after a cache miss
         self._ahead: set[int] = set()  # shards that threads are downloading
         self._pid = os.getpid()  # of those threads
 
@@ -111,7 +111,7 @@ class BlobSet(PackedSet):
                 path = fetch_url(url, self._settings)
             try:
                 shard = open_blob(url, path, options, self._check_cancelled, self.ring)
-            except ShardNotFoundError:  # evicted meanwhile
+            except ShardNotFoundError:  # evicted by another process
                 if attempt + 1 == ATTEMPTS:
                     raise
                 continue
@@ -125,8 +125,8 @@ class BlobSet(PackedSet):
         return self.keep(k, self.wrap_samples(shard.samples))
 
     def _download_ahead(self, k: int) -> None:
-        """Start to download the shards behind shard `k`, in threads."""
-        if self._pid != os.getpid():  # a forked child has none
+        """Start to download the shards after `k`, in threads."""
+        if self._pid != os.getpid():  # threads do not survive fork
             self._ahead, self._pid = set(), os.getpid()
         most = self._most_ahead
         for j in range(k + 1, min(k + 1 + most, len(self))):
@@ -140,7 +140,7 @@ class BlobSet(PackedSet):
                     self._ahead.discard(j)
 
     def _download(self, j: int) -> None:
-        """Download shard `j`; an error is met again when it is opened."""
+        """Download shard `j`; an error recurs when it is opened."""
         try:
             if not self.closed:
                 fetch_url(self.paths[j], self._settings)

@@ -1,4 +1,4 @@
-"""Sources of shards that are blobs of the AT Protocol."""
+"""Sources of shards stored as blobs of the AT Protocol."""
 
 from __future__ import annotations
 
@@ -45,12 +45,6 @@ class BlobSource(ListedSource):
         Options of `fastshard.RemoteOptions`: ``cache_dir``, by default that of
         ``FASTSHARD_CACHE`` or ``~/.cache/fastshard``, ``cache_limit``, ``offline``,
         ``timeout``, ``private_hosts``.
-
-    Attributes
-    ----------
-    blob_refs : list of dict
-    pds_endpoint : str or None
-    plc_url : str or None
 
     Raises
     ------
@@ -104,10 +98,6 @@ class BlobSource(ListedSource):
         pds_endpoint, plc_url, client, **options
             As for the class.
 
-        Returns
-        -------
-        BlobSource
-
         Raises
         ------
         ValueError
@@ -128,10 +118,6 @@ class BlobSource(ListedSource):
     def list_shards(self) -> list[str]:
         """Return the URLs of the blobs, ``at://did/blob/cid``; no server is asked.
 
-        Returns
-        -------
-        list of str
-
         Examples
         --------
         >>> ref = {"did": "did:plc:abc", "cid": "bafkreia"}
@@ -148,7 +134,7 @@ class BlobSource(ListedSource):
             yield url, open(fetch_url(url, settings), "rb")  # noqa: SIM115
 
     def open_shard(self, shard_id: str) -> IO[bytes]:
-        """Open a blob's cached file; download it if it is not there.
+        """Open a blob's cached file; download it if it does not exist.
 
         Parameters
         ----------
@@ -165,7 +151,7 @@ class BlobSource(ListedSource):
         KeyError
             The source has no such shard.
         RemoteError
-            The blob cannot be read, or is not what its CID names.
+            The blob cannot be read, or does not match its CID.
         OSError
             The cache cannot be written to.
 
@@ -223,7 +209,7 @@ class BlobSource(ListedSource):
 
 
 class BlobLocation(Location):
-    """The blobs of a source, as `fastshard.open` takes them."""
+    """The blobs of a source, for `fastshard.open`."""
 
     source: BlobSource
 
@@ -247,12 +233,12 @@ def _make_again(
     client: Atmosphere | None,
     options: RemoteOptions,
 ) -> BlobSource:
-    """Return a source that was pickled."""
+    """Unpickle a source."""
     return BlobSource(refs, pds_endpoint, plc_url, client=client, **options)
 
 
 def _check_ref(ref: object) -> dict[str, Any]:
-    """Return a reference with its known keys, whose types are checked."""
+    """Return a reference with its known keys; check their types."""
     found: dict[str, Any] = {}
     if isinstance(ref, Mapping):
         for name in ("did", "cid"):
@@ -270,7 +256,7 @@ def _check_ref(ref: object) -> dict[str, Any]:
 
 
 def _parse_ref(ref: object) -> dict[str, Any]:
-    """Return the reference that a URL, or the blob of a record, is."""
+    """Parse a URL, or the blob of a record, as a reference."""
     if isinstance(ref, str):
         blob = parse_blob_url(ref)
         return {"did": blob.did, "cid": blob.cid}

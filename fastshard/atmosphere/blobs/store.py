@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PDSBlobStore", "ShardUploadResult"]
 
-MAX_SHARD = 50_000_000  # bytes of a blob that every server takes
+MAX_SHARD = 50_000_000  # bytes of a blob that every server accepts
 MAX_DATASET = 1_000_000_000  # bytes
 MIME_TYPE = "application/x-tar"
 
@@ -77,10 +77,6 @@ class PDSBlobStore:
     ----------
     client : Atmosphere
         With a session.
-
-    Attributes
-    ----------
-    client : Atmosphere
 
     Examples
     --------
@@ -166,7 +162,7 @@ class PDSBlobStore:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BlobUpload]:
-        """Return where new shards go."""
+        """Return the target of new shards."""
         with BlobUpload(self.client)._shard_target(prefix) as target:
             yield target
 
@@ -177,10 +173,6 @@ class PDSBlobStore:
         ----------
         url : str
             ``at://did/blob/cid``; others are returned unchanged.
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -207,10 +199,6 @@ class PDSBlobStore:
     def supports_streaming(self) -> bool:
         """Return True: a shard is read without a copy made by the user.
 
-        Returns
-        -------
-        bool
-
         Examples
         --------
         >>> client = typed.Atmosphere.login("alice.test", "app-password")
@@ -226,10 +214,6 @@ class PDSBlobStore:
         ----------
         urls : sequence of str
             ``at://did/blob/cid``.
-
-        Returns
-        -------
-        BlobSource
 
         Raises
         ------
@@ -251,7 +235,7 @@ class PDSBlobStore:
 
 
 class BlobUpload:
-    """Shards that are uploaded together, when all of them are there.
+    """Target that uploads all shards together at its end.
 
     Attributes
     ----------
@@ -278,7 +262,7 @@ class BlobUpload:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BlobUpload]:
-        """Return where new shards go; upload them at the end."""
+        """Return the target of new shards; upload them at the end."""
         with temporary_folder("fastshard") as folder:
             self.path = os.path.join(folder, "data-%06d.tar")
             yield self

@@ -40,10 +40,6 @@ class DatasetLoader(RecordLoader[EntryRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -168,11 +164,6 @@ class DatasetLoader(RecordLoader[EntryRecord]):
     def get_blobs(self, uri: str | AtUri) -> list[dict[str, Any]]:
         """Return the blobs of the shards, as the record has them.
 
-        Parameters
-        ----------
-        uri : str or AtUri
-            Address of the record.
-
         Returns
         -------
         list of dict
@@ -202,10 +193,6 @@ class DatasetLoader(RecordLoader[EntryRecord]):
         uri : str or AtUri
             Address of the record.
 
-        Returns
-        -------
-        list of str
-
         Raises
         ------
         ValueError
@@ -234,10 +221,6 @@ class DatasetLoader(RecordLoader[EntryRecord]):
         uri : str or AtUri
             Address of the record.
 
-        Returns
-        -------
-        dict or None
-
         Raises
         ------
         ValueError
@@ -256,16 +239,7 @@ class DatasetLoader(RecordLoader[EntryRecord]):
         return read_metadata(RecordFields(record, str(record.uri)))
 
     def get_content_metadata(self, uri: str | AtUri) -> dict[str, Any] | None:
-        """Return what the record says of the content: `contentMetadata`.
-
-        Parameters
-        ----------
-        uri : str or AtUri
-            Address of the record.
-
-        Returns
-        -------
-        dict or None
+        """Return the record's `contentMetadata`.
 
         Raises
         ------
@@ -287,15 +261,6 @@ class DatasetLoader(RecordLoader[EntryRecord]):
 
     def get_metadata_schema_ref(self, uri: str | AtUri) -> str | None:
         """Return the address of the schema of the content's metadata.
-
-        Parameters
-        ----------
-        uri : str or AtUri
-            Address of the record.
-
-        Returns
-        -------
-        str or None
 
         Raises
         ------

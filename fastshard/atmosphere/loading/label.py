@@ -25,10 +25,6 @@ class LabelLoader(RecordLoader[LabelRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -97,10 +93,6 @@ class LabelLoader(RecordLoader[LabelRecord]):
         handle_or_did, name, version
             As for `resolve`.
 
-        Returns
-        -------
-        LabelRecord
-
         Raises
         ------
         KeyError
@@ -129,7 +121,7 @@ class LabelLoader(RecordLoader[LabelRecord]):
 
 
 def latest_label(labels: list[LabelRecord]) -> LabelRecord:
-    """Return the latest of several labels, which are in the order of a listing."""
+    """Return the latest of several labels, in the order of a listing."""
     versions = [label.version for label in labels]
     semantic = [version for version in versions if version is not None]
     latest = latest_version(semantic) if len(semantic) == len(versions) else None
@@ -140,7 +132,7 @@ def latest_label(labels: list[LabelRecord]) -> LabelRecord:
 
 
 def _read_uri(answer: dict[str, Any], name: str, version: str | None) -> str:
-    """Return the dataset's address of an AppView's answer."""
+    """Return the dataset's address in an AppView's answer."""
     fields = RecordFields(answer, RESOLVE)
     uri = fields.uri("uri")
     if AtUri.parse(uri).collection != ENTRY:
@@ -149,5 +141,5 @@ def _read_uri(answer: dict[str, Any], name: str, version: str | None) -> str:
     if label is not None and (
         label.get("name") != name or version not in (None, label.get("version"))
     ):
-        raise fields.fail("not the label that was asked for", "label")
+        raise fields.fail("not the requested label", "label")
     return uri

@@ -1,4 +1,4 @@
-"""Loading of lenses and their verifications; their code is neither fetched nor run."""
+"""Loading of lenses and their verifications; code is neither fetched nor run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class LensLoader(RecordLoader[LensRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -43,7 +39,7 @@ class LensLoader(RecordLoader[LensRecord]):
         target_schema_uri: str | None = None,
         repo: str | None = None,
     ) -> list[StoredRecord]:
-        """Return the lenses from a schema, to any or to another one.
+        """Return the lenses from a schema, optionally to another one.
 
         Parameters
         ----------
@@ -51,10 +47,6 @@ class LensLoader(RecordLoader[LensRecord]):
         target_schema_uri : str, optional
         repo : str, optional
             DID or handle of the owner; by default the account of the session.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -85,10 +77,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -110,10 +98,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
             DID or handle of who verified it; by default the account of the session.
         limit : int, optional
             By default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------
@@ -143,10 +127,6 @@ class VerificationLoader(RecordLoader[LensVerificationRecord]):
             DID or handle of who verified; by default the account of the session.
         limit : int, optional
             By default all.
-
-        Returns
-        -------
-        list of StoredRecord
 
         Raises
         ------

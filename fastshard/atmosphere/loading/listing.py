@@ -1,4 +1,4 @@
-"""Records of a collection, listed page by page, and again only where they changed.
+"""Listings of collections, page by page; later only changed pages.
 
 A server lists records from the latest key on, and the keys that it makes grow with
 time. So the first page of a later listing has the new records, and shows which of the
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["forget_collection", "list_collection"]
 
-PAGE = 100  # records, the most that a server gives
+PAGE = 100  # records, the maximum of servers
 MOST_SECONDS = 300.0
 
 
@@ -56,9 +56,9 @@ def list_collection(
 
 
 def forget_collection(client: Atmosphere, collection: str) -> None:
-    """List a collection of the own account anew the next time.
+    """Drop the listing of a collection of the own account.
 
-    For a record that was written under a key of the caller's.
+    For a record written under the caller's own key.
     """
     _LISTINGS.get(client, {}).pop((collection, client.did), None)
 
@@ -66,7 +66,7 @@ def forget_collection(client: Atmosphere, collection: str) -> None:
 def _refresh(
     client: Atmosphere, collection: str, owner: str, known: CollectionListing
 ) -> CollectionListing | None:
-    """Return a listing whose first page is read again; None if that is not enough."""
+    """Return a listing with its first page read again; None if that is too little."""
     page, cursor = client.list_records(collection, repo=owner, limit=PAGE)
     records = _by_key(page)
     if not records or cursor is None:
@@ -77,7 +77,7 @@ def _refresh(
         return None  # more than a page is new
     older = {key: each for key, each in known.records.items() if key < last}
     if older and len(records) < PAGE:
-        return None  # behind a short page there is nothing: they are gone
+        return None  # a short page is the last: the rest is gone
     return CollectionListing({**records, **older}, known.read_at)
 
 

@@ -1,4 +1,4 @@
-"""Loading of records by their addresses: what all collections share."""
+"""Base of loaders of records by address."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ class RecordLoader(Generic[R]):
     ----------
     client : Atmosphere
         Logged in or not.
-
-    Attributes
-    ----------
-    client : Atmosphere
     """
 
     RECORD: ClassVar[type[Any]]
@@ -41,10 +37,6 @@ class RecordLoader(Generic[R]):
 
     def get(self, uri: str | AtUri) -> StoredRecord:
         """Return a record of the collection.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -56,7 +48,7 @@ class RecordLoader(Generic[R]):
         RecordNotFoundError
             There is no such record; also a KeyError.
         ValueError
-            It is the record of another collection, or the address is none.
+            It is the record of another collection, or the address is invalid.
         RemoteError
             A server cannot be asked.
 
@@ -72,10 +64,6 @@ class RecordLoader(Generic[R]):
 
     def get_typed(self, uri: str | AtUri) -> R:
         """Return a record as an object, its fields checked.
-
-        Parameters
-        ----------
-        uri : str or AtUri
 
         Returns
         -------
@@ -113,10 +101,6 @@ class RecordLoader(Generic[R]):
         limit : int, optional
             By default all.
 
-        Returns
-        -------
-        list of StoredRecord
-
         Raises
         ------
         SessionError
@@ -144,7 +128,7 @@ class RecordLoader(Generic[R]):
     def _ask_appview(
         self, nsid: str, params: dict[str, str], read: Callable[[dict[str, Any]], T]
     ) -> T | None:
-        """Return what the AppView answers; None without one, or if it fails.
+        """Return the AppView's answer; None without one, or if it fails.
 
         A failure is a warning: the records are read instead.
         """
@@ -152,7 +136,7 @@ class RecordLoader(Generic[R]):
             return None
         try:
             return read(self.client.xrpc_query(nsid, params))
-        except KeyError:  # not indexed, or not yet
+        except KeyError:  # not indexed (yet)
             return None
         except (AppViewError, RecordError, OSError) as error:
             reason = f"the AppView cannot be asked, so records are read: {error}"

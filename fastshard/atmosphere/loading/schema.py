@@ -1,4 +1,4 @@
-"""Loading of schemas, and of the classes that they describe."""
+"""Loading of schemas, and of their classes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
     client : Atmosphere
         Logged in or not.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -63,7 +59,7 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
         RecordNotFoundError, KeyError
             There is no such record.
         ValueError
-            It is the record of another collection, or the reference is none.
+            It is the record of another collection, or the reference is invalid.
         SchemaError
             The form of the record is a later one.
         RemoteError
@@ -99,7 +95,7 @@ class SchemaLoader(RecordLoader[SchemaRecord]):
         RecordNotFoundError, KeyError
             There is no such record.
         ValueError
-            The record is damaged, or describes what no class can be.
+            The record is damaged, or cannot be a class.
         RemoteError
             A server cannot be asked.
 
@@ -193,7 +189,7 @@ def parse_handle_ref(ref: str) -> tuple[str, str, str]:
 
 
 def _read_uri(answer: Mapping[str, Any]) -> str:
-    """Return the schema's address of an AppView's answer."""
+    """Return the schema's address in an AppView's answer."""
     fields = RecordFields(dict(answer), RESOLVE)
     uri = fields.uri("uri")
     if AtUri.parse(uri).collection != SCHEMA:

@@ -60,7 +60,7 @@ def storage_type(storage: Storage) -> str:
 def storage_urls(storage: Storage, did: str) -> list[str]:
     """Return a URL for each shard, or the patterns of older records, as they are.
 
-    Those of blobs are ``at://did/blob/cid``; an unknown storage has none.
+    Those of blobs are ``at://did/blob/cid``; none for an unknown storage.
     """
     if isinstance(storage, StorageHttp):
         return [shard.url for shard in storage.shards]
@@ -104,7 +104,7 @@ def blob_endpoint_url(endpoint: str, did: str, cid: str) -> str:
 
 
 def is_public_url(url: str) -> bool:
-    """Return whether a text is a URL that others can read, without a password in it."""
+    """Return whether a text is a URL that others can read, without a password."""
     return is_remote(url) and strip_user(url) == url
 
 

@@ -107,10 +107,6 @@ class DatasetPublisher:
     client : Atmosphere
         Logged in.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -370,7 +366,7 @@ class DatasetPublisher:
         Parameters
         ----------
         blob_refs : sequence of dict
-            What `Atmosphere.upload_blob` returned for each shard.
+            Results of `Atmosphere.upload_blob`, one for each shard.
         schema_uri : str or AtUri
             Address of the schema's record.
         name : str

@@ -22,10 +22,6 @@ class LabelPublisher:
     client : Atmosphere
         Logged in.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed

@@ -29,10 +29,6 @@ class LensPublisher:
     client : Atmosphere
         Logged in.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -214,10 +210,6 @@ class VerificationPublisher:
     ----------
     client : Atmosphere
         Logged in.
-
-    Attributes
-    ----------
-    client : Atmosphere
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Publishing of one record: its checks, and the error of a part of several."""
+"""Publishing of one record: checks, and the error after partial success."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_record", "publish_record"]
 
-MAX_RECORD = 1 << 20  # bytes of JSON, about what repositories hold
+MAX_RECORD = 1 << 20  # bytes of JSON, about the limit of repositories
 
 
 def check_record(record: AtRecord) -> dict[str, Any]:
-    """Return the JSON object of a record that is about to be published."""
+    """Return the checked JSON object of a record to publish."""
     value = record.to_record()
     checked: dict[str, Any] = check_value(value, "")
     text = json.dumps(checked, ensure_ascii=False, separators=(",", ":"))

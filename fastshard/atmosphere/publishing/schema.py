@@ -1,4 +1,4 @@
-"""Publishing of schemas, once for equal ones."""
+"""Publishing of schemas; equal ones are published once."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ class SchemaPublisher:
     client : Atmosphere
         Logged in.
 
-    Attributes
-    ----------
-    client : Atmosphere
-
     Examples
     --------
     >>> from fastshard import typed
@@ -64,7 +60,7 @@ class SchemaPublisher:
         metadata: Mapping[str, Any] | None = None,
         rkey: str | None = None,
     ) -> AtUri:
-        """Publish a schema; a new record, also for one that is there.
+        """Publish a schema as a new record, even if an equal one exists.
 
         Parameters
         ----------
@@ -158,7 +154,7 @@ class SchemaPublisher:
         version: str | None,
         description: str | None,
     ) -> tuple[AtUri, bool]:
-        """Return the address of a schema, and whether it was published now."""
+        """Return the address of a schema, and whether it is new."""
         structure = _structure_of(sample_type)
         equal, taken = self._find(structure)
         known = latest_version(equal) if version is None else version

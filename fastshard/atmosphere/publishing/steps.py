@@ -1,6 +1,6 @@
 """Publishing of a dataset: shards, schema, entry, label, in this order.
 
-What a call that failed has made is found by the next one, and not made again.
+A call finds the results of a failed one, and does not make them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACEHOLDER = "at://did:plc:placeholder/science.alt.dataset.entry/placeholder"
 
 
 class SchemaWanted(NamedTuple):
-    """The schema of a dataset: the address of a record, or what to publish.
+    """The schema of a dataset: the address of a record, or a type to publish.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ def publish_steps(
 
 
 def _publish_schema(client: Atmosphere, schema: SchemaWanted, made: list[str]) -> str:
-    """Return the address of a schema, which is appended to `made` if it is new."""
+    """Return the address of a schema; append it to `made` if it is new."""
     assert schema.sample_type is not None
     publisher = SchemaPublisher(client)
     uri, is_new = publisher._find_or_publish(schema.sample_type, schema.version, None)
@@ -119,7 +119,7 @@ def _publish_schema(client: Atmosphere, schema: SchemaWanted, made: list[str]) -
 def _find(
     client: Atmosphere, record: EntryRecord | LabelRecord, did: str
 ) -> AtUri | None:
-    """Return the address of a record that says the same, apart from its time.
+    """Return the address of a record with equal content, apart from its time.
 
     A label counts only if it is the latest of its name and version.
     """
@@ -142,7 +142,7 @@ def _find(
 
 
 def _comparable(record: EntryRecord | LabelRecord) -> dict[str, Any]:
-    """Return what a record says: its metadata as a dict, and no time."""
+    """Return a record's content to compare: metadata as a dict, without time."""
     found = record.to_record()
     if isinstance(record, EntryRecord):  # stored in one of several forms
         found["metadata"] = EntryRecord.from_record(found).metadata

@@ -1,4 +1,4 @@
-"""From URLs and blobs of shards to the storage of a record."""
+"""Storage of records, from URLs and blobs of shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SECRETS = frozenset(  # parameters of URLs that give access without a password
 
 
 def check_public(url: str) -> str:
-    """Return a URL that others can read, and may see."""
+    """Return a URL that is public, and free of secrets."""
     if not isinstance(url, str):
         raise TypeError(f"a URL must be a str, got {type(url).__name__}")
     if not is_public_url(url):
@@ -72,7 +72,7 @@ def storage_of_urls(
     """Return the storage of shards that URLs or brace patterns name."""
     shards = [shard for url in urls for shard in expand_braces(check_public(url))]
     if not shards:
-        raise ValueError("there are no URLs of shards")
+        raise ValueError("urls is empty, expected URLs of shards")
     known = checksums or {}
     sums = [_checksum(known.get(shard)) for shard in shards]
     buckets = {shard.removeprefix(S3).partition("/")[0] for shard in shards}
@@ -132,7 +132,7 @@ def _pair(
     shards: Sequence[Any],
     checksums: Sequence[ShardChecksum | None] | None,
 ) -> Sequence[ShardChecksum | None]:
-    """Return a checksum, or None, for each shard."""
+    """Return the checksum of each shard, or None."""
     if isinstance(shards, str | bytes):
         raise TypeError(f"{name} must be a list, got {type(shards).__name__}")
     if not shards:

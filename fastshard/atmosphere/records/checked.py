@@ -1,4 +1,4 @@
-"""Checked reading of records, which servers and strangers write, and their base."""
+"""Checked reading of untrusted records, and their base class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Absence(Enum):
 ABSENT: Any = Absence.ABSENT
 LONGEST_URI = 500
 LARGEST_INT = 2**53 - 1  # that JSON holds exactly
-MAX_DEPTH = 64  # of values inside each other
+MAX_DEPTH = 64  # nesting of values
 TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,20}))?([Zz]|[+-]\d\d:\d\d)?",
     re.ASCII,
@@ -46,7 +46,7 @@ def utf8_length(text: str) -> int:
 
 
 class RecordFields:
-    """The fields of a JSON object of a record, read one at a time and checked."""
+    """The fields of a JSON object of a record, checked as they are read."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RecordFields:
 
     @property
     def is_to_publish(self) -> bool:
-        """True if the record is to be published; else a server has sent it."""
+        """True if the record is to be published, False if it was received."""
         return self.measure is not len
 
     def fail(self, reason: str, name: str = "") -> RecordError:
@@ -86,14 +86,14 @@ class RecordFields:
             raise self.fail(f"not {article} {kind} record: $type is {what}", "$type")
 
     def get(self, name: str) -> Any:
-        """Return a field as it is; `ABSENT` without one."""
+        """Return a field unchecked; `ABSENT` without one."""
         value = self.value.get(name, ABSENT)
-        if value is not None:  # a null is kept with the fields that are not known
+        if value is not None:  # a null is kept with the unknown fields
             self.taken.add(name)
         return value
 
     def require(self, name: str) -> Any:
-        """Return a field as it is."""
+        """Return a required field unchecked."""
         value = self.get(name)
         if value is ABSENT:
             raise self.fail("a required field is missing", name)
@@ -106,14 +106,14 @@ class RecordFields:
     def text_or_none(self, name: str, longest: int) -> str | None:
         """Return a text of a bounded length, or None without the field."""
         value = self.get(name)
-        return None if _is_no(value) else self._check_text(value, name, longest)
+        return None if _is_unset(value) else self._check_text(value, name, longest)
 
     def texts_or_none(
         self, name: str, longest: int, most: int | None = None
     ) -> list[str] | None:
         """Return a list of texts, or None without the field."""
         value = self.get(name)
-        if _is_no(value):
+        if _is_unset(value):
             return None
         items = self._check_list(value, name, most)
         return [
@@ -134,18 +134,18 @@ class RecordFields:
         return None if value is None else self._check_uri(value, name)
 
     def count_or_none(self, name: str, least: int = 0) -> int | None:
-        """Return an integer that is `least` or more, or None without the field."""
+        """Return an integer of at least `least`, or None without the field."""
         value = self.get(name)
-        return None if _is_no(value) else self._check_count(value, name, least)
+        return None if _is_unset(value) else self._check_count(value, name, least)
 
     def count(self, name: str, least: int = 0) -> int:
-        """Return an integer that is `least` or more."""
+        """Return an integer of at least `least`."""
         return self._check_count(self.require(name), name, least)
 
     def mapping_or_none(self, name: str) -> dict[str, Any] | None:
         """Return an object of any fields, or None without the field."""
         value = self.get(name)
-        if _is_no(value):
+        if _is_unset(value):
             return None
         if not isinstance(value, dict):
             raise self.fail(f"expected an object, got {_name(value)}", name)
@@ -153,7 +153,7 @@ class RecordFields:
         return value
 
     def check_depth(self, value: object, name: str) -> None:
-        """Check that values of a field are not nested deeper than is safe."""
+        """Raise if values of a field are nested too deeply."""
         inside = [value]
         for _ in range(MAX_DEPTH + 1):
             if not inside:
@@ -167,7 +167,7 @@ class RecordFields:
         raise self.fail(f"values are nested deeper than {MAX_DEPTH}", name)
 
     def time(self, name: str) -> datetime:
-        """Return a time; one that names no zone is of UTC."""
+        """Return a time; without a zone it is UTC."""
         text = self.text(name, 64)
         match = TIME.fullmatch(text)
         try:
@@ -189,7 +189,7 @@ class RecordFields:
         return RecordFields(value, self.place, self.path_of(name), self.measure)
 
     def rest(self) -> dict[str, Any]:
-        """Return the fields that were not asked for."""
+        """Return the fields not read so far."""
         return {
             name: value for name, value in self.value.items() if name not in self.taken
         }
@@ -243,8 +243,8 @@ class RecordPart:
     """
 
     extra: dict[str, Any] = field(default_factory=dict)
-    # Values by their fields, and what stood for them, where writing them again would
-    # give another text.
+    # Values by field with their stored form, if writing them again would give another
+    # text.
     _stored: dict[str, tuple[Any, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -259,10 +259,6 @@ class RecordPart:
             As `Atmosphere.get_record` returns it, or a part of it.
         uri : str, optional
             Address of the record, for errors.
-
-        Returns
-        -------
-        AtRecord or RecordPart
 
         Raises
         ------
@@ -322,15 +318,15 @@ class RecordPart:
         return first + "".join(map(str.capitalize, others))
 
     def _keep(self, name: str, fields: RecordFields) -> None:
-        """Keep the stored form of a field: it is written again while it is unchanged.
+        """Keep the stored form of a field, to write it again unchanged.
 
-        That of a field that is absent, too.
+        Also of an absent field.
         """
         value = copy.deepcopy(getattr(self, name))  # which the caller may change
         self._stored[name] = value, fields.get(self._key_of(name))
 
     def _check(self, name: str) -> Any:
-        """Return the value of a field of any values, checked unless it was read."""
+        """Return the value of a field of any type, checked unless it was read."""
         value = getattr(self, name)
         if name in self._stored and self._stored[name][0] == value:
             return self._stored[name][1]
@@ -339,7 +335,7 @@ class RecordPart:
 
 @dataclass
 class AtRecord(RecordPart):
-    """Base of records: with a type, and the time at which they were made."""
+    """Base of records: with a type and a creation time."""
 
     TYPE: ClassVar[str]
     FREE: ClassVar[tuple[str, ...]] = ()  # attributes with fields of any values
@@ -366,7 +362,7 @@ class AtRecord(RecordPart):
 
 @dataclass
 class UnknownMember(RecordPart):
-    """A member of a union whose type this version does not know: kept as it is.
+    """A member of a union of unknown type, kept unchanged.
 
     Parameters
     ----------
@@ -388,7 +384,7 @@ class UnknownMember(RecordPart):
 
 
 def check_value(value: object, path: str, depth: int = 0) -> Any:
-    """Return a value of the caller's as a record holds it: bytes as ``$bytes``."""
+    """Convert a caller's value to a record's: bytes as ``$bytes``."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -424,8 +420,8 @@ def _check_unicode(text: str, path: str) -> str:
     return text
 
 
-def _is_no(value: object) -> bool:
-    """Return whether an optional field has no value."""
+def _is_unset(value: object) -> bool:
+    """Return whether an optional field is unset."""
     return value is ABSENT or value is None
 
 

@@ -10,7 +10,7 @@ from fastshard.atmosphere.records.checked import ABSENT, RecordFields, RecordPar
 
 __all__ = ["CodeHash", "ShardChecksum", "read_checksum", "write_checksum"]
 
-NONE = {"algorithm": "none", "digest": ""}  # where one is required and not known
+NONE = {"algorithm": "none", "digest": ""}  # placeholder of a required checksum
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 
 
@@ -28,7 +28,7 @@ class Digest(RecordPart):
         algorithm = fields.text("algorithm", cls.LONGEST[0])
         digest = fields.text("digest", cls.LONGEST[1])
         is_valid = algorithm != "sha256" or SHA256.fullmatch(digest) is not None
-        if fields.is_to_publish and not is_valid:  # those of others are compared
+        if fields.is_to_publish and not is_valid:  # others are not compared
             raise fields.fail("expected the 64 hexadecimal digits of SHA-256", "digest")
         return cls(algorithm, digest, extra=fields.rest())
 
@@ -72,7 +72,7 @@ class CodeHash(Digest):
 
 
 def read_checksum(fields: RecordFields) -> ShardChecksum | None:
-    """Return the checksum of a shard; None where it is absent, or says "none"."""
+    """Return the checksum of a shard; None if absent or "none"."""
     value = fields.get("checksum")
     if value is ABSENT or value is None:
         return None
@@ -81,5 +81,5 @@ def read_checksum(fields: RecordFields) -> ShardChecksum | None:
 
 
 def write_checksum(checksum: ShardChecksum | None) -> dict[str, Any]:
-    """Return the record of a checksum where one is required."""
+    """Return the record of a checksum, with a placeholder for None."""
     return dict(NONE) if checksum is None else checksum.to_record()

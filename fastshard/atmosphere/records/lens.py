@@ -1,4 +1,4 @@
-"""Records of lenses: two schemas, and where the code is, which is never fetched."""
+"""Records of lenses: two schemas and a reference to code, never fetched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CodeReference", "LensRecord"]
 
 @dataclass
 class CodeReference(RecordPart):
-    """Where code is: neither fetched nor imported.
+    """Reference to code, neither fetched nor imported.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Records of verifications of lenses: by which method, of which version."""
+"""Records of verifications of lenses: their method and its version."""
 
 from __future__ import annotations
 

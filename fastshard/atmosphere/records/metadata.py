@@ -1,4 +1,4 @@
-"""Metadata of entries: a dict as msgpack in a record, or as an object of some names.
+"""Metadata of entries: a dict as msgpack, or an object of known names.
 
 The lexicon says bytes; other writers give an object. A PDS refuses floats in objects,
 and returns base64 without padding, which other readers require: so the bytes written
@@ -33,13 +33,13 @@ NAMES = {  # of the object's fields, and of the dict's keys
 STEPS = "processingSteps"
 MAP16, MAP32 = 0xDE, 0xDF
 FIXSTR, STR8, STR16, STR32 = 0xA0, 0xD9, 0xDA, 0xDB
-LONG_KEY = 256  # bytes whose number has two bytes
+LONG_KEY = 256  # bytes; longer lengths take two
 
 
 def read_metadata(
     fields: RecordFields, name: str = "metadata"
 ) -> dict[str, Any] | None:
-    """Return the metadata of a record as a dict, in whichever form it is."""
+    """Return the metadata of a record as a dict, from either form."""
     value = fields.mapping_or_none(name)
     if value is None:
         return None
@@ -75,7 +75,7 @@ def _decode(fields: RecordFields) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise fields.fail(f"not msgpack: {error}", "$bytes") from None
     if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
-        raise fields.fail("the msgpack is no map of names", "$bytes")
+        raise fields.fail("the msgpack is not a map of names", "$bytes")
     fields.check_depth(found, "$bytes")
     return found
 
@@ -123,10 +123,9 @@ def _pack(metadata: dict[str, Any]) -> bytes:
 
 
 def _lengthen(body: bytes) -> bytes:
-    """Return a map's body with a longer header of its first key.
+    """Return a map's body with a longer header for its first key.
 
-    By one byte, which the two headers of a large map do not give; or by two, with the
-    longer of which the length is right, too.
+    By one byte, which the two headers of a large map cannot give, or by two.
     """
     first = body[0]
     if first == STR16:
@@ -137,7 +136,7 @@ def _lengthen(body: bytes) -> bytes:
 
 
 def _plain(value: object, path: str, depth: int = 0) -> Any:
-    """Return a copy of plain types, which msgpack gives back as they are."""
+    """Return a copy of plain types that msgpack restores unchanged."""
     if value is None or isinstance(value, bool):
         return value
     for kind in (str, int, float):

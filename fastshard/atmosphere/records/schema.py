@@ -18,7 +18,7 @@ from fastshard.typed.descriptions.versions import parse_version
 
 __all__ = ["JSON_SCHEMA", "JsonSchemaFormat", "SchemaRecord"]
 
-RECORD_VERSION = 1  # of the form of these records
+RECORD_VERSION = 1  # version of the form of these records
 JSON_SCHEMA = "jsonSchema"
 FORMAT = f"{SCHEMA}#jsonSchemaFormat"
 
@@ -145,7 +145,7 @@ class SchemaRecord(AtRecord):
 
 
 def check_record_version(fields: RecordFields) -> None:
-    """Check that the form of a schema's record is a known one."""
+    """Raise for an unknown form of a schema's record."""
     version = fields.count_or_none("atdataSchemaVersion", 1)
     if version is not None and version > RECORD_VERSION:
         reason = (
@@ -156,6 +156,6 @@ def check_record_version(fields: RecordFields) -> None:
 
 
 def _read_format(fields: RecordFields) -> JsonSchemaFormat | UnknownMember:
-    """Return the member of the union that the fields' type names."""
+    """Return the member of the union, by the type of the fields."""
     is_known = fields.value.get("$type") == FORMAT
     return (JsonSchemaFormat if is_known else UnknownMember)._read(fields)

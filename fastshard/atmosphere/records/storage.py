@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 LONGEST_URL = 2000
-MOST_SHARDS = 1_000_000  # more than a record of any server holds
+MOST_SHARDS = 1_000_000  # more than any server's record holds
 
 T = TypeVar("T")
 
 
 @dataclass
 class HttpShardEntry(RecordPart):
-    """A shard that a URL names.
+    """A shard at a URL.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class HttpShardEntry(RecordPart):
 
 @dataclass
 class StorageHttp(RecordPart):
-    """Shards that URLs name.
+    """Shards at URLs.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class BlobRef(RecordPart):
 
 @dataclass
 class BlobEntry(RecordPart):
-    """A shard that is a blob.
+    """A shard stored as a blob.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ class BlobEntry(RecordPart):
 
 @dataclass
 class StorageBlobs(RecordPart):
-    """Shards that are blobs of the repository that has the record.
+    """Shards stored as blobs of the record's repository.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ class StorageBlobs(RecordPart):
 
 @dataclass
 class StorageExternal(RecordPart):
-    """Shards that URLs or brace patterns name, of older records.
+    """Shards at URLs or brace patterns, of older records.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def storage_from_record(record: dict[str, Any], *, uri: str = "") -> Storage:
 
 
 def read_storage(fields: RecordFields) -> Storage:
-    """Return the member of the union that the fields' type names."""
+    """Return the member of the union, by the type of the fields."""
     type_id = fields.value.get("$type")
     read = MEMBERS.get(type_id) if isinstance(type_id, str) else None
     return (read or UnknownMember._read)(fields)

@@ -74,7 +74,7 @@ def cmd_show(args: argparse.Namespace) -> int:
 
 
 def shown(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines of an entry after its name."""
+    """Yield the lines of an entry below its name."""
     for name in ("uri", "cid", "description", "license"):
         if found.get(name):
             yield name, found[name]
@@ -118,7 +118,7 @@ def cmd_promote(args: argparse.Namespace) -> int:
     from fastshard.atmosphere.client import Atmosphere
 
     index = open_index(args)
-    index.get_dataset(args.name)  # its errors come before the password
+    index.get_dataset(args.name)  # raises before the password is requested
     client = Atmosphere.login(args.handle, find_password(args), base_url=args.pds)
     uri = index.with_atmosphere(client).promote_entry(
         args.name,
@@ -185,7 +185,7 @@ def find_entry(index: Index, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return metadata as JSON can hold them; URLs of shards without queries."""
+    """Convert metadata to JSON; URLs of shards without queries."""
     if isinstance(value, dict):
         found = {str(key): plain(each) for key, each in value.items()}
         checksums = found.get("checksums")
@@ -197,7 +197,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, float) and not isfinite(value):
-        return str(value)  # JSON has none
+        return str(value)  # JSON has no NaN
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)
@@ -212,7 +212,7 @@ def checksums_of(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def short_ref(ref: str) -> str:
-    """Return ``Name@version`` for a schema of the index, other references as is."""
+    """Return ``Name@version`` for a schema of the index, other references unchanged."""
     return ref.removeprefix(SCHEMA_PREFIXES[0])
 
 

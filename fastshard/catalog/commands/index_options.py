@@ -1,4 +1,4 @@
-"""Options of commands on an index: where it is, and its password."""
+"""Options of commands on an index: its location and password."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_PASSWORD = 4096  # bytes
 
 
 def add_index_options(parser: Parser, *, inherited: bool = False) -> None:
-    """Add the options that say where the index is."""
+    """Add the options that locate the index."""
     unset = argparse.SUPPRESS if inherited else None
     group = parser.add_argument_group("index")
     group.add_argument(
@@ -120,7 +120,7 @@ def with_password(target: str, password: str | None) -> str:
 
 
 def read_password(args: argparse.Namespace) -> str | None:
-    """Return the password of the server, if one is given or asked for."""
+    """Return the password of the server, given or prompted for."""
     if args.index_password_file is not None:
         return read_secret(args.index_password_file, "--index-password-file")
     if args.ask_index_password:
@@ -174,7 +174,7 @@ def index_errors() -> Iterator[None]:
 def index_command(
     command: Callable[[argparse.Namespace], int],
 ) -> Callable[[argparse.Namespace], int]:
-    """Return a command whose errors are those of the index."""
+    """Return a command that reports the errors of the index."""
 
     def run(args: argparse.Namespace) -> int:
         with index_errors():

@@ -98,7 +98,7 @@ def parse(ref: str, schema: dict[str, Any]) -> Structure:
 
 
 def fields_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of a schema, which may be damaged."""
+    """Return the fields of a possibly damaged schema."""
     fields = schema.get("fields")
     if not isinstance(fields, list):
         return []

@@ -98,7 +98,7 @@ def load_dataset(
     Parameters
     ----------
     path : str, path-like or sequence of them
-        What `fastshard.open` takes: a shard, a brace list, a glob, a directory with
+        A source of `fastshard.open`: a shard, a brace list, a glob, a directory with
         ``.tar`` files, a URL (``http``, ``s3``, ``gs``, ``az``, ``hf``), a list of
         these. ``"@handle/name"``, ``"@handle/name@version"``, ``"at://..."`` and
         ``"atdata://..."`` name an entry of an index; with `index` so does a name.
@@ -133,7 +133,7 @@ def load_dataset(
     Raises
     ------
     ShardNotFoundError
-        There are no shards, or a named file is not there. Also a `FileNotFoundError`.
+        There are no shards, or a named file does not exist. Also a `FileNotFoundError`.
     ValueError
         There is no such split, or a reference has no name.
     KeyError

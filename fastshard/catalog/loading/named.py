@@ -1,4 +1,4 @@
-"""Datasets that are loaded by their names in an index."""
+"""Datasets loaded by name from an index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFERENCES = ("@", "at://", "atdata://")
 
 
 class IndexedEntry(Protocol):
-    """An entry of an index: where the shards of a dataset are, and its schema."""
+    """An entry of an index: the shards of a dataset, and its schema."""
 
     @property
     def data_urls(self) -> Sequence[str]:
@@ -41,7 +41,7 @@ class IndexedEntry(Protocol):
 
 
 class EntryIndex(Protocol):
-    """An index of datasets by their names, as `load_dataset` asks it."""
+    """Interface of an index for `load_dataset`: datasets by name."""
 
     def get_label(self, name: str, version: str | None = None, /) -> IndexedEntry:
         """Return the entry of a label; raise KeyError for an unknown one."""
@@ -95,7 +95,7 @@ def load_blobs(
 
 
 def is_reference(path: str) -> bool:
-    """Return whether a path can only be one of an index."""
+    """Return whether a path must be a reference into an index."""
     return path.startswith(REFERENCES)
 
 
@@ -106,7 +106,7 @@ def are_blobs(path: object) -> bool:
 
 
 def is_like_path(path: str) -> bool:
-    """Return whether a path names shards, whether they are there or not."""
+    """Return whether a path names shards, existing or not."""
     return (
         path.endswith(".tar")
         or "{" in path
@@ -121,7 +121,7 @@ def look_up(
     index: EntryIndex,
     options: dict[str, Any],
 ) -> Dataset[Any]:
-    """Return the dataset of a reference in an index that is not of this package."""
+    """Return the dataset of a reference in a foreign index."""
     from fastshard.catalog.opening import source_of
     from fastshard.catalog.references import parse_dataset_ref
 

@@ -1,4 +1,4 @@
-"""A store of an index by name."""
+"""Creation of a store of an index by name."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ def create_provider(
         ``timeout=``, in seconds; for Redis also the arguments of `redis.Redis`, such
         as ``host=``, ``port=``, ``password=``.
 
-    Returns
-    -------
-    IndexProvider
-
     Raises
     ------
     ValueError
@@ -58,7 +54,7 @@ def create_provider(
     kind = name.strip().lower()
     kind = "postgres" if kind == "postgresql" else kind
     if kind not in NAMES:
-        # An address may have a password.
+        # An address can contain a password.
         shown = f" {name!r}" if kind.isidentifier() else ""
         raise ValueError(
             f"Unknown provider{shown}, expected one of {', '.join(NAMES)}; an address "

@@ -66,7 +66,7 @@ LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('fastshard ' || %s, 0))"
 NOT_PREPARED = ("26000", "42P05", "0A000")
 NO_SPACE = "53100"
 TOO_LONG = ("54000", "22001")  # for an index of the database
-STRUCTURE = "42"  # class of errors of tables that are not these
+STRUCTURE = "42"  # class of errors of foreign tables
 _classes: list[Any] = []  # made when psycopg is imported
 SECRETS = ("password", "sslpassword")
 
@@ -90,10 +90,10 @@ class PostgresProvider(SqlProvider):
     def __init__(self, dsn: str, *, timeout: float = TIMEOUT) -> None:
         self._library = _load_psycopg()
         options = None
-        with suppress(self._library.Error):  # its text may have the password
+        with suppress(self._library.Error):  # its text may contain the password
             options = self._library.conninfo.conninfo_to_dict(dsn)
         if options is None:
-            raise ValueError("the DSN is no address of Postgres")
+            raise ValueError("the DSN is not an address of Postgres")
         self._options = options
         self._location = _describe(self._options)
         self._timeout = timeout
@@ -183,7 +183,7 @@ class PostgresProvider(SqlProvider):
     def _call(
         self, call: Callable[[Any], T], writing: bool = False, keep: bool = False
     ) -> T:
-        """Call with a connection; once more if the server went away meanwhile."""
+        """Call with a connection; reconnect once if the server closed it."""
         for is_last in (False, True):
             connection, is_new = self._take()
             try:
@@ -250,14 +250,14 @@ class PostgresProvider(SqlProvider):
         if self._pid != os.getpid():
             self._forget()
         while self._idle:
-            with suppress(IndexError):  # another thread was faster
+            with suppress(IndexError):  # another thread was first
                 connection = self._idle.pop()
                 if not connection.closed:
                     return connection, False
         return self._connect(), True
 
     def _forget(self) -> None:
-        """Leave the parent's connections to it, after a fork."""
+        """Leave the parent's connections alone after a fork."""
         self._inherited += [*self._idle, self._own]
         self._idle, self._own, self._pid = deque(), None, os.getpid()
 
@@ -300,7 +300,7 @@ class PostgresProvider(SqlProvider):
 
 
 def _connection_class() -> Any:
-    """Return psycopg's class of connections, with calls that end."""
+    """Return psycopg's class of connections with a time limit for calls."""
     if not _classes:
         import psycopg
 
@@ -315,7 +315,7 @@ def _connection_class() -> Any:
 
 
 def _limit_call(connection: Any, timeout: float) -> None:
-    """Begin a call, in which the server may take some seconds to answer."""
+    """Begin a call with a time limit for the server."""
     connection.deadline = monotonic() + timeout
 
 
@@ -328,7 +328,7 @@ def _wait(connection: Any, waiting: Any, *args: Any, **options: Any) -> Any:
 
 
 def _limit(connection: Any, waiting: Any) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg waits for, until the deadline of a call."""
+    """Relay psycopg's waits, until the deadline of a call."""
     import psycopg
 
     try:
@@ -363,7 +363,7 @@ def _describe(options: dict[str, Any]) -> str:
 
 
 def _open_provider(dsn: str, timeout: float) -> PostgresProvider:
-    """Make a provider of what its pickle has."""
+    """Unpickle a provider."""
     return PostgresProvider(dsn, timeout=timeout)
 
 

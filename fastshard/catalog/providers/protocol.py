@@ -18,8 +18,8 @@ __all__ = [
     "newest_version",
 ]
 
-# Takes the JSON of all versions of a name. Returns a version and what to store under
-# it, or None: that version is there already. Has no side effect: it may be asked again.
+# Takes the JSON of all versions of a name. Returns a version and the JSON to store
+# under it, or None if that version exists. Pure: it may be called again.
 ChooseVersion = Callable[[Mapping[str, str]], tuple[str, str | None]]
 
 
@@ -85,10 +85,6 @@ class IndexProvider(ABC):
     def store_entry(self, entry: DatasetEntry) -> None:
         """Store an entry, in place of one with its CID.
 
-        Parameters
-        ----------
-        entry : DatasetEntry
-
         Raises
         ------
         TypeError
@@ -111,14 +107,6 @@ class IndexProvider(ABC):
     def get_entry_by_cid(self, cid: str) -> DatasetEntry:
         """Return the entry with a CID.
 
-        Parameters
-        ----------
-        cid : str
-
-        Returns
-        -------
-        DatasetEntry
-
         Raises
         ------
         KeyError
@@ -139,15 +127,7 @@ class IndexProvider(ABC):
 
     @abstractmethod
     def get_entry_by_name(self, name: str) -> DatasetEntry:
-        """Return the entry of a name, of several the one written last.
-
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        DatasetEntry
+        """Return the entry of a name; of several, the last one written.
 
         Raises
         ------
@@ -171,10 +151,6 @@ class IndexProvider(ABC):
     def iter_entries(self) -> Iterator[DatasetEntry]:
         """Iterate over all entries.
 
-        Returns
-        -------
-        iterator of DatasetEntry
-
         Raises
         ------
         FormatError
@@ -191,10 +167,6 @@ class IndexProvider(ABC):
 
     def remove_entry(self, cid: str) -> None:
         """Remove the entry with a CID. Its shards and labels stay.
-
-        Parameters
-        ----------
-        cid : str
 
         Raises
         ------
@@ -254,7 +226,7 @@ class IndexProvider(ABC):
     def get_label(
         self, name: str, version: str | None = None
     ) -> tuple[str, str | None]:
-        """Return what a label names.
+        """Return the target of a label.
 
         Parameters
         ----------
@@ -310,16 +282,12 @@ class IndexProvider(ABC):
         """
 
     def iter_label_rows(self, name: str | None = None) -> Iterator[LabelRow]:
-        """Iterate over labels with all that is stored of them.
+        """Iterate over labels as stored.
 
         Parameters
         ----------
         name : str, optional
             Only labels of this name; by default all.
-
-        Returns
-        -------
-        iterator of LabelRow
 
         Raises
         ------
@@ -399,10 +367,6 @@ class IndexProvider(ABC):
     def get_schema_json(self, name: str, version: str) -> str | None:
         """Return the JSON of a schema.
 
-        Parameters
-        ----------
-        name, version : str
-
         Returns
         -------
         str or None
@@ -449,10 +413,6 @@ class IndexProvider(ABC):
     def find_latest_version(self, name: str) -> str | None:
         """Return the latest version of a schema.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         str or None
@@ -478,7 +438,7 @@ class IndexProvider(ABC):
         )
 
     def store_schema_version(self, name: str, choose: ChooseVersion) -> str:
-        """Store a version of a schema that is chosen by those that there are.
+        """Store a version of a schema chosen by the existing ones.
 
         No other process stores a version of the schema in between.
 
@@ -547,10 +507,6 @@ class IndexProvider(ABC):
     def get_lens_json(self, name: str, version: str) -> str | None:
         """Return the JSON of a lens.
 
-        Parameters
-        ----------
-        name, version : str
-
         Returns
         -------
         str or None
@@ -597,10 +553,6 @@ class IndexProvider(ABC):
     def find_latest_lens_version(self, name: str) -> str | None:
         """Return the latest version of a lens.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         str or None
@@ -625,7 +577,7 @@ class IndexProvider(ABC):
         )
 
     def store_lens_version(self, name: str, choose: ChooseVersion) -> str:
-        """Store a version of a lens that is chosen by those that there are.
+        """Store a version of a lens chosen by the existing ones.
 
         No other process stores a version of the lens in between.
 
@@ -666,7 +618,7 @@ class IndexProvider(ABC):
     ) -> list[tuple[str, str, str]]:
         """Return the lenses from one schema, or from one to another.
 
-        Lenses whose JSON is damaged lead nowhere.
+        Lenses with damaged JSON are left out.
 
         Parameters
         ----------
@@ -721,7 +673,7 @@ class IndexProvider(ABC):
 
 
 def latest_label(rows: Iterable[LabelRow]) -> LabelRow | None:
-    """Return the latest of a name's labels, given the one written last first."""
+    """Return the latest of a name's labels; the last one written comes first."""
     rows = list(rows)
     latest = latest_version(row.version or "" for row in rows)
     if latest is not None:
@@ -730,7 +682,7 @@ def latest_label(rows: Iterable[LabelRow]) -> LabelRow | None:
 
 
 def newest_version(versions: Iterable[str]) -> str | None:
-    """Return the latest of the semantic versions among some, or None without any."""
+    """Return the latest semantic version, or None."""
     return latest_version(filter(_is_semantic, versions))
 
 

@@ -2,10 +2,10 @@
 
 Beside them are three keys of ours, so that a name is found without a scan of all keys:
 ``fastshard:names`` (hash: name to CID), ``fastshard:labels`` (sorted set of names and
-versions) and ``fastshard:keys`` (number of keys of the database when the other two
-were complete: another number means that another program has written). What they say
-is checked, and they are made again by a scan. ``fastshard:versions`` is watched by
-those who choose a version.
+versions) and ``fastshard:keys`` (number of keys of the database when the other two were
+complete: another number means that another program has written). Their content is
+checked, and a scan makes them again. ``fastshard:versions`` is watched by those who
+choose a version.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ NAME_INDEX = "fastshard:names"
 LABEL_INDEX = "fastshard:labels"
 KEY_COUNT = "fastshard:keys"
 GUARD = "fastshard:versions"
-UNKNOWN = -1  # number of keys, of indexes that are not complete
+UNKNOWN = -1  # number of keys in incomplete indexes
 BATCH = 1000  # commands of a pipeline
 Command = tuple[Any, ...]
 
 
 class RedisProvider(IndexProvider):
-    """Index in a Redis database, best one that nothing else uses.
+    """Index in a Redis database, preferably one of its own.
 
     A connection that was lost is made again. With a password it does not pickle.
     """
@@ -143,7 +143,7 @@ class RedisProvider(IndexProvider):
         for key, values in self._scanner.hashes(f"{ENTRIES}:*", ENTRY_FIELDS):
             cid, name, schema_ref, urls, metadata, uuid = values
             entry: DatasetEntry | None
-            try:  # most entries are as they should be
+            try:  # most entries are valid
                 entry = DatasetEntry(
                     name.decode(),  # type: ignore[union-attr]
                     schema_ref.decode(),  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ class RedisProvider(IndexProvider):
             except (ValueError, TypeError, AttributeError, RecursionError):
                 entry = None
             if entry is None or cid != key[start:] or uuid is not None:
-                entry = _entry(location, key, values)  # says what is wrong
+                entry = _entry(location, key, values)  # names the fault
             if entry is not None:
                 yield entry
 
@@ -170,7 +170,7 @@ class RedisProvider(IndexProvider):
             raise no_entry("cid", cid, self.location)
 
     def _indexed(self, cid: Any, name: str) -> DatasetEntry | None:
-        """Return the entry that `fastshard:names` has for a name, if it is right."""
+        """Return the entry of a name in `fastshard:names`, if it is right."""
         if not isinstance(cid, bytes):
             return None
         found = self._find_entry(cid.decode("utf-8", "surrogateescape"))
@@ -238,7 +238,7 @@ class RedisProvider(IndexProvider):
             raise no_label(name, version, self.location)
 
     def _labels_of(self, name: str) -> list[LabelRow]:
-        """Return the labels of a name, the one written last first."""
+        """Return the labels of a name, the last one written first."""
         first = _member(name, "")
         members, count, known = self._ask(
             [
@@ -337,7 +337,7 @@ class RedisProvider(IndexProvider):
                 try:
                     self._write(commands, pipeline)
                     return version
-                except self._library.WatchError:  # another process chose one
+                except self._library.WatchError:  # another process chose it
                     if monotonic() > deadline:
                         raise RemoteError(
                             "other processes store versions too often", self.location
@@ -383,12 +383,12 @@ class RedisProvider(IndexProvider):
             if was_complete and _number(known) != count:
                 client.execute_command("SET", KEY_COUNT, count)
             elif not was_complete and _number(known) == count:
-                # As many keys were removed as another program has added.
+                # As many keys were removed as another program added.
                 client.execute_command("SET", KEY_COUNT, UNKNOWN)
             return results
 
     def _index(self) -> tuple[dict[str, str], dict[str, list[str]]]:
-        """Scan all entries and labels, and store which there are."""
+        """Scan all entries and labels, and store their index."""
         count = self._ask([("DBSIZE",)])[0]
         several: dict[str, set[str]] = {}
         labels: dict[str, list[str]] = {}
@@ -410,12 +410,12 @@ class RedisProvider(IndexProvider):
             for version in versions
         ]
         commands += _in_batches(("ZADD", LABEL_INDEX), members)
-        with suppress(RemoteError):  # of a replica, or of a user who may only read
+        with suppress(RemoteError):  # a replica, or a read-only user
             self._write(commands, scanned=count)
         return names, labels
 
     def _choose(self, several: dict[str, set[str]]) -> dict[str, str]:
-        """Return one CID a name: of several the one that the index has."""
+        """Return one CID for each name: of several, the one in the index."""
         names = {name: min(cids) for name, cids in several.items()}
         doubtful = [name for name, cids in several.items() if len(cids) > 1]
         known = self._ask([("HGET", NAME_INDEX, name) for name in doubtful])
@@ -447,7 +447,9 @@ class RedisProvider(IndexProvider):
             name = command[1]
             text = name.decode("utf-8", "replace") if type(name) is bytes else str(name)
             kind, _, key = text.partition(":")
-            Row(self.location, kind, key).refuse(f"a key of no type for {command[0]}")
+            Row(self.location, kind, key).refuse(
+                f"a key of the wrong type for {command[0]}"
+            )
         raise error
 
     @contextmanager
@@ -490,7 +492,7 @@ def _load_redis() -> Any:
 def _make_client(
     library: Any, url: str | None, timeout: float, options: dict[str, Any]
 ) -> Any:
-    """Make a client that tries a lost connection once more, and no time-out."""
+    """Make a client that reconnects once, without a time-out."""
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
@@ -508,14 +510,14 @@ def _make_client(
 def _open_provider(
     redis: str | None, timeout: float, options: dict[str, Any]
 ) -> RedisProvider:
-    """Make a provider of what its pickle has."""
+    """Unpickle a provider."""
     return RedisProvider(redis, timeout=timeout, **options)
 
 
 def _entry(
     location: str, key: bytes, values: Sequence[bytes | None]
 ) -> DatasetEntry | None:
-    """Return the entry of a hash; None if there is none any more."""
+    """Return the entry of a hash; None if it is gone."""
     if not any(value is not None for value in values):
         return None
     row, own = _row(location, key)
@@ -535,7 +537,7 @@ def _entry(
 def _label(
     location: str, key: bytes, values: Sequence[bytes | None]
 ) -> LabelRow | None:
-    """Return the label of a hash; None if there is none any more."""
+    """Return the label of a hash; None if it is gone."""
     if not any(value is not None for value in values):
         return None
     row, _ = _row(location, key)
@@ -581,7 +583,7 @@ def _number(value: Any) -> int | None:
 
 
 def _member(name: str, version: str) -> bytes:
-    """Return the member of `fastshard:labels`; with "" for what all of a name have."""
+    """Return the member of `fastshard:labels`; with "" the prefix of a name's ones."""
     data = name.encode()
     return b"%d:%b:%b" % (len(data), data, version.encode())
 
@@ -592,7 +594,7 @@ def _set_json(kind: str, name: str, version: str, text: str) -> Command:
 
 
 def _in_batches(command: Command, pairs: Sequence[tuple[Any, Any]]) -> list[Command]:
-    """Return commands that take many pairs each."""
+    """Return commands with many pairs each."""
     return [
         (*command, *(each for pair in pairs[i : i + BATCH] for each in pair))
         for i in range(0, len(pairs), BATCH)

@@ -12,7 +12,7 @@ from fastshard.typed.kinds.decoders import load_msgspec
 
 __all__ = ["Ask", "ScannedRow", "Scanner"]
 
-COUNT = 500  # keys that the server looks at for one answer
+COUNT = 500  # keys that the server visits per answer
 # One step of a scan and the values of its keys as msgpack, whose strings are bytes.
 # A key of another type has true for each value.
 SCRIPT = """
@@ -71,7 +71,7 @@ class Scanner:
     def _steps(
         self, pattern: str, fields: Sequence[str]
     ) -> Iterator[Iterable[ScannedRow]]:
-        """Yield the rows of each step; the server takes the next one meanwhile."""
+        """Yield the rows of each step; the server runs the next one concurrently."""
         cursor: Any = 0
         with ThreadPoolExecutor(1, "fastshard-scan") as thread:
             step = self._step(cursor, pattern, fields)
@@ -95,7 +95,7 @@ class Scanner:
     def _read_step(
         self, cursor: Any, pattern: str, fields: Sequence[str]
     ) -> tuple[Any, list[ScannedRow]]:
-        """Return the next cursor, and rows whose values are asked for one by one."""
+        """Return the next cursor, and rows with values requested one by one."""
         command = ("SCAN", cursor, "MATCH", pattern, "COUNT", COUNT)
         after, keys = self._ask([command])[0]
         return after, self._read(keys, fields)
@@ -103,7 +103,7 @@ class Scanner:
     def _step(
         self, cursor: Any, pattern: str, fields: Sequence[str]
     ) -> tuple[Any, Any] | None:
-        """Return the next cursor and msgpack; None if the server runs no scripts."""
+        """Return the next cursor and msgpack; None if the server refuses scripts."""
         command = ("EVAL", SCRIPT, 0, cursor, pattern, COUNT, *fields)
         try:
             after, data = self._ask([command])[0]

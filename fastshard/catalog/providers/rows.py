@@ -40,12 +40,12 @@ class Row:
         self.key = key
 
     def refuse(self, reason: str, field: str | None = None) -> NoReturn:
-        """Raise the error of a row, or of one of its fields."""
+        """Raise the error of a row or field."""
         key = self.key if isinstance(self.key, str) else repr(self.key)
         raise IndexRowError(reason, self.location, self.table, shorten(key), field)
 
     def text(self, value: object, field: str) -> str:
-        """Return a value that must be text."""
+        """Return a value that is a str."""
         if type(value) is not str:
             self.refuse(f"expected text, got {_name_of(value)}", field)
         if not is_text(value):  # from bytes that are not UTF-8
@@ -81,7 +81,7 @@ class Row:
         if type(urls) is not list:
             self.refuse(f"expected a msgpack list, got {_name_of(urls)}", "data_urls")
         if not all(type(url) is str for url in urls):
-            self.refuse("a URL is no text", "data_urls")
+            self.refuse("a URL is not a str", "data_urls")
         return urls
 
     def _map(self, value: object, field: str) -> dict[str, Any]:
@@ -101,11 +101,11 @@ class Row:
         except FormatError as error:
             self.refuse(error.reason, field)
         except (ValueError, TypeError, RecursionError) as error:  # of msgspec
-            self.refuse(f"no msgpack: {error}", field)
+            self.refuse(f"not msgpack: {error}", field)
 
 
 def pack_entry(entry: DatasetEntry) -> tuple[str, str, str, bytes, bytes | None, Any]:
-    """Return an entry's values as stores have them."""
+    """Return an entry's values as stored."""
     urls = [check_text(url, "a URL of data_urls", nul=True) for url in entry.data_urls]
     metadata = entry.metadata
     if metadata is not None and not isinstance(metadata, dict):
@@ -134,7 +134,7 @@ def pack_value(value: object, field: str) -> bytes:
 
 
 def check_text(value: object, field: str, *, nul: bool = False) -> str:
-    """Return a text that every store can hold."""
+    """Return a text valid in every store."""
     if not isinstance(value, str):
         raise TypeError(f"expected {field} as a str, got {_name_of(value)}")
     if not nul and "\0" in value:
@@ -145,7 +145,7 @@ def check_text(value: object, field: str, *, nul: bool = False) -> str:
 
 
 def check_version(version: object) -> str:
-    """Return a version that every store can hold."""
+    """Return a version valid in every store."""
     text = check_text(version, "version")
     if "@" in text:
         raise ValueError(f"version has an '@': {shorten(text)!r}")
@@ -155,7 +155,7 @@ def check_version(version: object) -> str:
 def check_label(
     name: object, cid: object, version: object, description: object
 ) -> tuple[str, str, str, str | None]:
-    """Return a label's values as stores have them; raise as `check_text` does."""
+    """Return a label's values as stored; raise as `check_text` does."""
     return (
         check_text(name, "name"),
         check_text(cid, "cid"),
@@ -165,12 +165,12 @@ def check_label(
 
 
 def no_entry(by: str, value: str, location: str) -> KeyError:
-    """Return the error of an entry that is not there."""
+    """Return the error of a missing entry."""
     return KeyError(f"No entry with {by} {shorten(value)!r} in {location}")
 
 
 def no_label(name: str, version: str | None, location: str) -> KeyError:
-    """Return the error of a label that is not there."""
+    """Return the error of a missing label."""
     which = f" of version {shorten(version)!r}" if version else ""
     return KeyError(f"No label {shorten(name)!r}{which} in {location}")
 
@@ -188,19 +188,19 @@ def is_text(value: str) -> bool:
 
 
 def is_storable(value: str) -> bool:
-    """Return whether every store can hold a text; raise as `is_text` does."""
+    """Return whether a text is valid in every store; raise as `is_text` does."""
     return is_text(value) and "\0" not in value
 
 
 def _plain(value: object, field: str, depth: int) -> object:
-    """Return a copy of plain types, for msgspec encodes more than msgpack has."""
+    """Return a copy of plain types: msgspec encodes more than msgpack has."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return check_text(value, field, nul=True)
     if isinstance(value, int):
         if value not in INTEGERS:
-            raise ValueError(f"{field} is no integer of 64 bits: {shorten(hex(value))}")
+            raise ValueError(f"{field} does not fit 64 bits: {shorten(hex(value))}")
         return int(value)
     if isinstance(value, float):
         return float(value)
@@ -223,7 +223,7 @@ def _plain(value: object, field: str, depth: int) -> object:
             plain[name] = _plain(each, f"{field}[{shorten(name)!r}]", depth - 1)
         return plain
     raise TypeError(
-        f"{shorten(field)} is of type {_name_of(value)}, which msgpack has not"
+        f"{shorten(field)} is of type {_name_of(value)}, which msgpack lacks"
     )
 
 

@@ -1,4 +1,4 @@
-"""An index in tables of SQL: what SQLite and Postgres have in common."""
+"""Base of the indexes in SQL tables: SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SqlProvider(IndexProvider):
 
     @abstractmethod
     def _select(self, sql: str, *values: str) -> list[Any]:
-        """Return the rows of a query; none if a value is not text that rows have."""
+        """Return the rows of a query; empty if a value cannot be in rows."""
 
     @abstractmethod
     def _change(self, sql: str, *values: object) -> int:
@@ -90,7 +90,7 @@ class SqlProvider(IndexProvider):
 
     @abstractmethod
     def _choosing(self, table: str, name: str) -> AbstractContextManager[Run]:
-        """Begin a transaction in which no other process writes rows of a name."""
+        """Begin a transaction that locks the rows of a name."""
 
     # Entries
 
@@ -159,7 +159,7 @@ class SqlProvider(IndexProvider):
     def _labels(
         self, name: str | None = None, version: str | None = None
     ) -> list[LabelRow]:
-        """Return labels, those of one name with the one written last first."""
+        """Return labels; those of one name with the last one written first."""
         label = LABEL.format(created_at=self.created_at)
         if name is None:
             rows = self._select(f"{label} ORDER BY {self.written}")

@@ -40,7 +40,7 @@ class SqliteProvider(SqlProvider):
     written is read, with the changes in a ``-wal`` beside it.
     """
 
-    # Rows that were written in one second have the order of their rowids.
+    # Rows written in one second are ordered by rowid.
     now = (
         "(SELECT max(datetime('now'), coalesce(max(CAST(created_at AS TEXT)), '')) "
         "FROM {table} WHERE name = ?)"
@@ -53,7 +53,7 @@ class SqliteProvider(SqlProvider):
         self, path: str | os.PathLike[str] | None = None, *, timeout: float = TIMEOUT
     ) -> None:
         given = "~/.atdata/index.db" if path is None else os.fspath(path)
-        if scheme_of(given):  # its password would be the name of a folder
+        if scheme_of(given):  # its password would become the name of a folder
             raise ValueError(
                 f"{redact(given)} is a URL, not the path of an SQLite file: an address "
                 "is given as dsn= or redis="
@@ -144,7 +144,7 @@ class SqliteProvider(SqlProvider):
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread was first
                 break
             if is_stale(connection) or (writing and not connection.is_prepared):
                 connection.close()
@@ -165,7 +165,7 @@ class SqliteProvider(SqlProvider):
             self._drop_idle()
 
     def _drop_idle(self) -> None:
-        with suppress(IndexError):  # another thread was faster
+        with suppress(IndexError):  # another thread was first
             while self._idle:
                 self._idle.pop().close()
 
@@ -178,7 +178,7 @@ class SqliteProvider(SqlProvider):
 
 
 def _open_provider(path: str, shown: str, timeout: float) -> SqliteProvider:
-    """Make a provider of what its pickle has."""
+    """Unpickle a provider."""
     provider = SqliteProvider(path, timeout=timeout)
     provider._shown = shown
     return provider

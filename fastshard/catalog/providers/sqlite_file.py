@@ -1,4 +1,4 @@
-"""Connections to an SQLite index: files that may be damaged, locked or read-only."""
+"""Connections to an SQLite index that may be damaged, locked or read-only."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-STEPS = 1000  # of SQLite's machine between two looks at the clock
+STEPS = 1000  # steps of SQLite's machine between two checks of the clock
 FORK_SECONDS = 10.0  # to wait for calls of other threads before a fork
 # The message about a damaged file may not decode.
 ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -130,7 +130,7 @@ class IndexConnection(sqlite3.Connection):
         self.limit.at, self.limit.error = time.monotonic() + timeout, None
 
     def end_call(self) -> None:
-        """Roll back a transaction that a call has left."""
+        """Roll back an open transaction after a call."""
         with suppress(sqlite3.Error), self.lock:
             if self.in_transaction:
                 self.execute("ROLLBACK")
@@ -147,14 +147,14 @@ class IndexConnection(sqlite3.Connection):
 
 
 class CallLimit:
-    """When the statements of a connection are interrupted.
+    """Limit of a call: when to interrupt the statements of a connection.
 
     Attributes
     ----------
     at : float
         Of `time.monotonic`.
     error : BaseException or None
-        What the handler of a signal raised during a statement.
+        Raised by the handler of a signal during a statement.
     """
 
     __slots__ = ("at", "error")
@@ -164,10 +164,10 @@ class CallLimit:
         self.error: BaseException | None = None
 
     def watch(self) -> Iterator[bool]:
-        """Iterate over whether a statement is to end.
+        """Iterate over whether to end a statement.
 
-        sqlite3 drops what a progress handler raises. A generator takes up a signal
-        inside its ``try``; a function would do so before.
+        sqlite3 drops errors of a progress handler. A generator takes up a signal inside
+        its ``try``; a function would do so before.
         """
         is_over = False
         while True:
@@ -207,7 +207,7 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
         reason = "a write was interrupted, and only a writer can undo it"
         raise PermissionError(errno.EACCES, reason, shown)
     frozen = _signature(path)
-    # Nothing can be made beside the file, or no memory be shared. Its log is read if
+    # The directory is read-only, or memory cannot be shared. The log can be read if
     # the VFS without locks keeps the log's index in memory.
     options = "mode=ro&vfs=unix-none" if _size(f"{path}-wal") else "mode=ro&immutable=1"
     try:
@@ -219,7 +219,7 @@ def connect_reader(path: str, shown: str, timeout: float) -> IndexConnection:
 
 
 def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
-    """Open a connection to write an index; make the file and the tables."""
+    """Open a connection to write an index; create the file and the tables."""
     _exists(path, shown)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
@@ -236,7 +236,7 @@ def connect_writer(path: str, shown: str, timeout: float) -> IndexConnection:
 
 
 def is_stale(connection: IndexConnection) -> bool:
-    """Return whether the path now has another file, or the frozen file changed."""
+    """Return whether the path has another file now, or the frozen file changed."""
     try:
         status = os.stat(connection.path)
     except OSError:
@@ -277,7 +277,7 @@ def hold_for_fork() -> list[threading.Lock]:
     def hold(lock: threading.Lock) -> bool:
         return lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
-    held = [lock for lock in (_opening,) if hold(lock)]  # before the list is taken
+    held = [lock for lock in (_opening,) if hold(lock)]  # before the list is read
     return held + [c.lock for c in _open_connections() if hold(c.lock)]
 
 
@@ -292,7 +292,7 @@ def take_inherited() -> list[IndexConnection]:
 
 
 def _open_connections() -> list[IndexConnection]:
-    """Return the connections of this process, while other threads may open more."""
+    """Return the connections of this process, while other threads open more."""
     while True:
         with suppress(RuntimeError):  # the set has changed
             return list(_connections)
@@ -312,7 +312,7 @@ def _open_reader(
 
 
 def _open(uri: str, timeout: float, *first: str) -> IndexConnection:
-    """Open a connection; `first` are settings before the file is looked at."""
+    """Open a connection; `first` are settings applied before the file is read."""
     with _opening:
         connection = sqlite3.connect(
             uri,
@@ -327,7 +327,7 @@ def _open(uri: str, timeout: float, *first: str) -> IndexConnection:
     watch = connection.limit.watch()
     next(watch)
     connection.set_progress_handler(partial(next, watch), STEPS)
-    # Bytes that are not UTF-8 come as surrogates, which `Row.text` refuses by name.
+    # Bytes that are not UTF-8 become surrogates, which `Row.text` refuses.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     with connection.lock:
         for category, limit in LIMITS.items():
@@ -342,7 +342,7 @@ def _lock_of(connection: IndexConnection) -> threading.Lock:
 
 
 def _retry(call: Callable[[], T], timeout: float) -> T:
-    """Call until the file is not busy: a change of mode does not wait for locks."""
+    """Retry while the file is busy: a change of mode does not wait for locks."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -354,7 +354,7 @@ def _retry(call: Callable[[], T], timeout: float) -> T:
 
 
 def _missing(connection: IndexConnection, shown: str) -> dict[str, str]:
-    """Return the columns of tables that an index has not."""
+    """Return the columns of missing tables, by table."""
     missing = dict(TABLES)
     names = ", ".join(f"'{name}'" for name in TABLES)
     for name, kind, sql in connection.execute(
@@ -362,7 +362,7 @@ def _missing(connection: IndexConnection, shown: str) -> dict[str, str]:
         f"WHERE lower(name) IN ({names}) AND type IN ('table', 'view')"
     ):
         if kind != "table" or str(sql)[:14].upper() == "CREATE VIRTUAL":
-            raise FormatError(f"{name} is no table of rows", shown, 0)
+            raise FormatError(f"{name} is not a table of rows", shown, 0)
         missing.pop(name, None)
     return missing
 
@@ -422,7 +422,7 @@ def _size(path: str) -> int:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether SQLite could make no file beside an index, or share no memory."""
+    """Return whether SQLite could not make files beside an index, or share memory."""
     return _code(error) in FORBIDDEN or is_unshared(error)
 
 
@@ -432,7 +432,7 @@ def _code(error: BaseException) -> int:
 
 
 def _probe_descriptors() -> int | None:
-    """Return the error of a process that can open no more files, else None."""
+    """Return the error of a process without free descriptors, or None."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

@@ -36,12 +36,12 @@ SIDE_SUFFIXES = ("-wal", "-journal", "-shm")  # of the files that SQLite adds
 BUSY_SECONDS = 5.0  # to wait for another process's lock
 MAX_ATTEMPTS = 1000  # to begin several transactions at one state, while others write
 CACHED_STATEMENTS = 128
-MAX_SQL = 128 << 10  # bytes of a statement
+MAX_SQL = 128 << 10  # bytes of the SQL text
 SETTINGS = (
     "query_only = ON",
     "cell_size_check = ON",
     "mmap_size = 0",  # a mapped file that another process truncates raises SIGBUS
-    "temp_store = FILE",  # temporary tables of a query take no memory
+    "temp_store = FILE",  # keep temporary tables of a query out of memory
 )
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,  # bytes of a value or a row
@@ -59,8 +59,8 @@ DAMAGED = (sqlite3.SQLITE_IOERR_SHORT_READ,)
 # Errors of an unreadable index; SQLite's message about a damaged one may not decode.
 INDEX_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 DISK = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
-# Of a file that nothing can be made beside, or no memory shared with: its -wal is read
-# if the VFS without locks keeps the log's index in memory.
+# Index without write access beside it, or without shared memory: the VFS without
+# locks can keep the log's index in memory, so that the -wal is read.
 FROZEN_WAL = "mode=ro&vfs=unix-none"
 FROZEN = "mode=ro&immutable=1"
 
@@ -92,7 +92,7 @@ class ReaderConnection(sqlite3.Connection):
     rows: sqlite3.Cursor
 
     def __del__(self) -> None:
-        """Close silently: from Python 3.13 on an open connection warns when freed."""
+        """Close silently: from Python 3.13 on a freed open connection warns."""
         with suppress(sqlite3.Error):
             self.close()
 
@@ -105,9 +105,9 @@ def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
 def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnection]:
     """Open read-only connections, in transactions on the same state of the index.
 
-    No file changes but those of SQLite's bookkeeping: after a writer was killed an
-    ``-shm`` file may stay. If the directory is not writable and no process has the
-    index open, or its file system has no shared mappings, it is read as it is now.
+    Only SQLite's bookkeeping files change: after a writer was killed an ``-shm`` file
+    may stay. If the directory is not writable and no process has the index open, or its
+    file system has no shared mappings, it is read as it is now.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)
@@ -186,7 +186,7 @@ def translate_error(error: Exception, path: str) -> Exception:
 
 
 def _probe_descriptors() -> OSError | None:
-    """Return why this process can open no more files, or None if it can.
+    """Return why this process cannot open files, or None if it can.
 
     SQLite does not report it. The probe must not open the index itself.
     """
@@ -277,7 +277,7 @@ def _file_uri(path: str) -> str:
 
 
 def file_size(name: str, real: str, end: str) -> int:
-    """Return the size of an index, or of a file beside it; 0 if it does not exist."""
+    """Return the size of an index, or of a file beside it; 0 if absent."""
     try:
         status = os.stat(real + end)
     except OSError:

@@ -97,7 +97,7 @@ def parse_array_type(header: bytes, size: int) -> ArrayType | str:
 
 
 def parse_header_length(head: bytes) -> int | str:
-    """Return the size of a header in bytes, or the reason why it is not one."""
+    """Return the size of a header in bytes, or the reason why it is invalid."""
     if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
         return "not .npy: it does not begin with the magic string"
     length_format = LENGTH_FORMATS.get(head[len(MAGIC)])

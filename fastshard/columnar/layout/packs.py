@@ -41,7 +41,7 @@ __all__ = [
 PACKED_TABLE = "fastshard_packed"  # field TEXT PRIMARY KEY, version INTEGER
 ROW_VERSION = 2  # of rows with identities
 MAX_ROWS = 10**11  # of a pack; the header has room for its digits
-MAX_ROW_BYTES = 64 << 10  # of an array that is worth packing
+MAX_ROW_BYTES = 64 << 10  # of an array worth packing
 
 
 def pack_name(offset: int) -> str:

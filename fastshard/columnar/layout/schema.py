@@ -72,7 +72,7 @@ def check_column_name(name: object, taken: Container[str]) -> str:
 
 
 def _check_identifier(name: object, what: str, reserved: Container[str]) -> str:
-    """Return a name as a str; `what` names its bearer in errors."""
+    """Return a name as a str; errors call its owner `what`."""
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} must be a str, got {type(name).__name__}")
     if not IDENTIFIER.fullmatch(name) or len(name) > MAX_NAME:

@@ -37,7 +37,7 @@ def is_unmodified(file: LocalFile, recorded: int) -> bool:
 
 
 def _size_of_replaced(path: str) -> int | None:
-    """Return the size of a replaced shard without its end, or None if not our own.
+    """Return the size of our replaced shard without its end; None for others.
 
     It was complete when it was replaced, and members that other writers had appended
     were registered by then.

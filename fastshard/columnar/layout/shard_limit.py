@@ -10,13 +10,13 @@ ANY_SIZE = 1 << 62  # bytes, of the largest shard
 
 
 class ShardLimit(NamedTuple):
-    """Limit of a shard: it takes no further array once one of these is reached."""
+    """Limit of a shard: it is full when one of these is reached."""
 
     arrays: int
     nbytes: int = ANY_SIZE
 
 
-# A shard costs a lookup that opens it as much as some reads of it: few large ones.
+# Opening a shard costs as much as some reads of it: few large ones.
 PACKED = ShardLimit(50_000, 256 << 20)
 UNPACKED = ShardLimit(1000)
 
@@ -29,7 +29,7 @@ class ShardLimits(NamedTuple):
 
     @classmethod
     def make(cls, samples_per_shard: int | None) -> ShardLimits:
-        """Return the limits of a writer; None stands for the default ones."""
+        """Return the limits of a writer; None selects the defaults."""
         if samples_per_shard is None:
             return cls()
         limit = ShardLimit(samples_per_shard)

@@ -80,7 +80,7 @@ class LayoutParser:
         return (layout, len(header)) if layout.template else None
 
     def parse_pack(self, file: LocalFile, at: int, size: int) -> StoredPack | str:
-        """Return a pack, or the reason why a member is none."""
+        """Return a pack, or the reason why a member is not one."""
         (head,) = file.read_many([(at, min(size, FIRST_READ))])
         length = parse_header_length(head)
         if isinstance(length, str):

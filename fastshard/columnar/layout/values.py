@@ -178,7 +178,7 @@ def _capture_header(array: NDArray[Any]) -> bytes:
 
 
 class _HeaderCompleteError(Exception):
-    """The header was written, and NumPy goes on to the data."""
+    """The header was written, and NumPy continues to the data."""
 
 
 class _HeaderFile:

@@ -87,8 +87,8 @@ def stack_equal(
 ) -> dict[str, NDArray[Any]]:
     """Return the fields whose arrays have one layout, each as one array.
 
-    Other fields are left out, and those that a sample lacks, or that cannot be read:
-    reading them one by one raises the errors.
+    Other fields are left out, also absent and unreadable ones, whose errors single
+    reads raise.
     """
     stacks: dict[str, NDArray[Any]] = {}
     if not len(order):

@@ -159,11 +159,6 @@ class ColumnSample(Sample):
     def __getitem__(self, field: str) -> Any:
         """Return a field as an array.
 
-        Parameters
-        ----------
-        field : str
-            The field's name.
-
         Returns
         -------
         ndarray

@@ -1,4 +1,4 @@
-"""Leases of readers: locks that tell a writer which states are still read.
+"""Leases of readers: locks that tell writers which states are in use.
 
 A compaction replaces shards that a reader may not have opened yet. It begins a new
 generation. Each reader holds a shared lock on one byte of a lock file, whose offset is
@@ -35,8 +35,8 @@ LOCK_FILE = "readers.lock"  # in a dataset's root; made by writers
 GENERATION = "fastshard_generation"  # counter: time of the last compaction, in ms
 GRACE_MS = 3_600_000  # for readers without a lease
 MAX_GENERATION = 1 << 62  # exclusive
-# Errors after which a reader goes without a lease: fastshard's writer has not made the
-# lock file, or the file system has no locks.
+# A reader then has no lease: the lock file, made by fastshard's writer, does not
+# exist, or the file system has no locks.
 TOLERATED = {
     errno.ENOENT,
     errno.EACCES,
@@ -103,7 +103,7 @@ class Lease:
         self.generations: frozenset[int] = frozenset()
 
     def widen(self) -> None:
-        """Keep all generations: to be called before the index is opened."""
+        """Keep all generations; call it before opening the index."""
         if not HAS_LOCKS:
             return
         try:
@@ -119,7 +119,7 @@ class Lease:
                 raise
 
     def narrow(self, *generations: int) -> None:
-        """Keep these generations alone; all of them if one is unknown (-1)."""
+        """Keep only these generations; all if one is unknown (-1)."""
         self.generations = frozenset(generations)
         if self._fd < 0 or not all(0 <= one < MAX_GENERATION for one in generations):
             return

@@ -62,7 +62,7 @@ class FieldReader:
         self._path = snapshot.path
         names = [*name_columns(fields, packed), "meta_json"]
         self._selected = ", ".join(f"samples.{quote_name(name)}" for name in names)
-        # The id is compared in the row, not in the SQL index that leads to it.
+        # Compare the id in the row, not in the SQL index that leads to it.
         self.row_sql = (
             f"SELECT {self._selected} FROM samples WHERE rowid = ({ROWID}) AND +id = ?1"
         )
@@ -83,7 +83,7 @@ class FieldReader:
     def find(self, sample_id: str, copy: bool) -> tuple[Arrays, Metadata] | None:
         """Return a sample from `samples`, or None if SQL has to look it up.
 
-        A bad row is left to SQL, whose errors name its fault.
+        Bad rows are read by SQL, for its errors.
         """
         try:
             found = self._read(sample_id, self._columns, copy)
@@ -155,7 +155,7 @@ class RowLookup:
         return self._count
 
     def estimate_count(self) -> int:
-        """Return about the number of samples; `count` reads all ids of the index."""
+        """Estimate the number of samples; `count` reads all ids of the index."""
         if self._count is not None:
             return self._count
         select = self._snapshot.select
@@ -191,7 +191,7 @@ class RowLookup:
         try:
             with connection.lock:
                 row = connection.rows.execute(reader.row_sql, (sample_id,)).fetchone()
-        except UnicodeEncodeError:  # half a surrogate pair: no id has one
+        except UnicodeEncodeError:  # half a surrogate pair is in no id
             row = None
         except INDEX_ERRORS as error:
             raise snapshot.translate_error(error) from error
@@ -282,7 +282,7 @@ class RowLookup:
         return reader
 
     def _keep(self, samples: ColumnSamples) -> ColumnSamples:
-        """Keep all samples; readers made from now on find theirs in them."""
+        """Keep all samples; readers made from now on use them."""
         self.samples = samples
         self._readers = {}
         return samples
@@ -290,7 +290,7 @@ class RowLookup:
     def _note_lookups(self, count: int) -> None:
         """Count lookups by SQL; load all rows once that costs less.
 
-        Errors are dropped: the caller's own samples were found.
+        Errors are dropped: the caller's samples were found.
         """
         self._lookups += count
         if self._lookups < self._load_at or self.samples is not None:
@@ -334,7 +334,7 @@ class RowLookup:
     def _read_row(
         self, reader: FieldReader, row: tuple[Any, ...], sample_id: str, copy: bool
     ) -> Arrays:
-        """Return the arrays of a row; unpickle arrays of objects if that is allowed."""
+        """Return the arrays of a row; unpickle objects if allowed."""
         try:
             return reader.rows.arrays(row, sample_id, copy)
         except FormatError as error:
@@ -360,7 +360,7 @@ def _foreign_row_error(sample_id: str, path: str) -> FormatError:
 
 
 def _can_answer(samples: ColumnSamples) -> bool:
-    """Return whether loaded rows give the answers of SQL: with metadata, unique ids."""
+    """Return whether loaded rows answer as SQL does: with metadata, unique ids."""
     return samples.has_metadata and not samples.names.has_duplicates
 
 

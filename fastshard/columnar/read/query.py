@@ -102,7 +102,7 @@ def split(text: str) -> list[str]:
 
 
 def _parenthesize(text: str, what: str) -> str:
-    """Return an expression in parentheses; `what` names it in errors.
+    """Return an expression in parentheses; errors call it `what`.
 
     It stands on lines of its own because it may end in a comment. ``WITH`` is refused
     for its cost: thirty tables, each a product of the one before with itself, take all
@@ -147,8 +147,8 @@ def _check_limit(limit: SupportsIndex) -> int:
 
 
 READABLE = frozenset(("samples", "fields", "counters", "json_each", "json_tree"))
-# Functions of their arguments and the clock alone, without side effects. Those whose
-# time is not linear in the size of their arguments are named below.
+# Allowed functions: pure but for the clock. Those that take more than linear time in
+# the size of their arguments are named below.
 FUNCTIONS = frozenset(
     """
     -> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce
@@ -274,7 +274,7 @@ MAX_PARTS = 400  # parameters with ids; SQLite joins 500 SELECTs at most
 VALUE_SIZE = sqlite3.SQLITE_LIMIT_LENGTH
 ROWS_PER_FETCH = 1000
 EXTRA_BYTES = 64 << 20  # of a result, beyond a multiple of the index's size
-INTERRUPT_SECONDS = 0.05  # between two interrupts of a statement that goes on
+INTERRUPT_SECONDS = 0.05  # seconds between two interrupts of a running statement
 
 UNKNOWN = re.compile(r"^no such column: (\w{1,80})$", re.ASCII)
 MAX_COLUMNS = 12  # named in an error

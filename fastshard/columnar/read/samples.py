@@ -70,7 +70,7 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
 
 
 def _check_count(found: int, count: int, path: str) -> None:
-    """Raise FormatError if the index of ids has not as many as the table has rows."""
+    """Raise FormatError unless the index of ids has as many entries as the table."""
     if found != count:
         reason = f"the table of samples has {found:,} rows, the index of ids {count:,}"
         raise FormatError(reason, path, 0)

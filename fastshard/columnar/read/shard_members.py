@@ -38,7 +38,7 @@ class ShardMembers:
         self.is_unmodified = recorded is not None and is_unmodified(file, recorded)
         error: FormatError | None
         table, _, error = scan_until_fault(file)
-        # The next writer cuts what follows the committed members.
+        # The next writer cuts bytes after the committed members.
         cut = bool(recorded) and error is not None and error.offset >= (recorded or 0)
         self.error = None if cut else error
         self.ends: set[int] = set()

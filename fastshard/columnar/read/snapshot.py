@@ -109,7 +109,7 @@ class Snapshot(ForkAware):
         super().__init__()
 
     def reset_after_fork(self) -> None:
-        """Drop the parent's connections and lock: SQLite's locks are not ours."""
+        """Drop the parent's connections and lock: a fork inherits no SQLite locks."""
         for connection in (self.lookup_connection, self.query_connection):
             if connection is not None:
                 # Closing it would drop the parent's locks.

@@ -34,7 +34,7 @@ WRITE_BYTES = 256 << 10  # size from which a buffer is written: within L2 caches
 MAX_THREADS = 4  # of a SyncQueue; each ends when no file waits
 MAX_WAITING = 32  # files in a SyncQueue, each with a descriptor
 CHUNK = 1 << 20  # bytes that `is_zero_from` reads at once
-LARGE = 256 << 20  # bytes from which `is_zero_from` looks for holes
+LARGE = 256 << 20  # bytes above which `is_zero_from` looks for holes
 OPEN_FLAGS = os.O_RDWR
 for _flag in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW"):  # a link would lead elsewhere
     OPEN_FLAGS |= getattr(os, _flag, 0)
@@ -64,7 +64,7 @@ class AppendFile:
         self.is_new = start == 0
         flags = OPEN_FLAGS
         if start == 0:
-            # No row needs the old content, but a hard link of the file may.
+            # No row needs the old content, but a hard link may.
             with suppress(FileNotFoundError):
                 os.unlink(path)
             flags |= os.O_CREAT | os.O_EXCL
@@ -191,7 +191,7 @@ class SyncQueue:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) < MAX_THREADS:
             thread = threading.Thread(target=self._drain, daemon=True)
-            self._threads.append(thread)  # before the start: an interrupt may come
+            self._threads.append(thread)  # before the start: it may be interrupted
             try:
                 thread.start()
             except RuntimeError:  # the interpreter shuts down: `finish` syncs it

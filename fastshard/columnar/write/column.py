@@ -38,7 +38,7 @@ class ShardLength(NamedTuple):
     """
 
     nbytes: int  # of complete members, without the archive's end; -1: condemned
-    members: int  # arrays in those bytes: rows of packs and others, also superseded
+    members: int  # arrays in those bytes, superseded ones included
 
     @property
     def is_condemned(self) -> bool:
@@ -141,7 +141,7 @@ class Column:
         if last >= 0 and not self.has_shard(last):  # its record is of 0 bytes
             last -= 1
         number = max(last, *self.in_handles, -1) + 1
-        while self.has_shard(number):  # another program made it meanwhile
+        while self.has_shard(number):  # another program made it in the meantime
             number += 1
         if number > MAX_SHARD:
             raise ValueError(f"field {self.name!r}: shard numbers end at {MAX_SHARD:,}")
@@ -202,8 +202,8 @@ class Column:
     def adopt(self, number: int) -> None:
         """Add a pending record for a foreign shard, if it may be appended to.
 
-        Nothing may be appended before that record is committed: rows of other
-        programs find members by name, and would find the new ones.
+        Append nothing before that record is committed: rows of other programs find
+        members by name, and would find new ones.
         """
         record = self.find_end(number)
         if record is not None:
@@ -296,11 +296,11 @@ class Column:
         cut_file(fd, path, nbytes)
 
     def _committed_bytes(self, number: int, records: dict[int, ShardLength]) -> int:
-        """Return how many bytes of a shard must stay."""
+        """Return the number of committed bytes of a shard."""
         return (records.get(number) or self.scans.get(number) or EMPTY).nbytes
 
     def find_end(self, number: int) -> ShardLength | None:
-        """Return where a shard ends, or None if it must not be appended to."""
+        """Return the append position of a shard, or None if it must not grow."""
         if number < 0 or number in self.unsound or number in self.in_handles:
             return None
         record = self.pending.get(number, self.records.get(number))
@@ -313,7 +313,7 @@ class Column:
         return record
 
     def _find_last_end(self) -> ShardLength | None:
-        """Return where the last shard ends, or None if it is full or must not grow."""
+        """Return the append position of the last shard, or None if it must not grow."""
         record = self.find_end(self.highest)
         if record is None or record.members >= self.limit.arrays:
             return None
@@ -329,7 +329,7 @@ class Column:
         return is_plain and status.st_size >= nbytes
 
     def _scan(self, number: int) -> ShardLength | None:
-        """Return where a foreign shard ends, or None if it is damaged."""
+        """Return the append position of a foreign shard, or None if it is damaged."""
         if number not in self.foreign:
             return None
         try:

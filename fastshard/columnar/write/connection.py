@@ -1,4 +1,4 @@
-"""Index connection of a writer, which stores the arrays before it commits."""
+"""SQLite connection of a writer: stores the arrays before it commits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SETTINGS = (
 
 
 class CommitGuard(Protocol):
-    """Owner of a connection, called around everything that commits.
+    """Owner of a connection, called around each commit.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class WriterConnection(sqlite3.Connection):
         return super().autocommit  # type: ignore[misc,unused-ignore]
 
     @autocommit.setter
-    def autocommit(self, value: Any) -> None:  # would commit without a call of ours
+    def autocommit(self, value: Any) -> None:  # it would commit without our hook
         raise sqlite3.NotSupportedError(
             "autocommit cannot be set on a writer's connection"
         )
@@ -344,7 +344,7 @@ def _connect(path: str, *settings: str) -> WriterConnection:
 
 
 def _identify_row(field: Any, sample_id: Any, shard: Any, offset: Any, row: Any) -> Any:
-    """Return the stored value of a row in a pack; `row` itself if it is no such one."""
+    """Return the stored value of a row in a pack, or `row` itself."""
     try:
         return identify_row(field, sample_id, shard, offset, row)
     except (TypeError, ValueError, OverflowError):
@@ -377,7 +377,7 @@ def begin(conn: WriterConnection) -> None:
 
 @contextmanager
 def savepoint(conn: WriterConnection) -> Iterator[sqlite3.Cursor]:
-    """Yield a cursor whose statements are all undone if the context raises."""
+    """Yield a cursor; undo its statements if the context raises."""
     begin(conn)
     cursor = sqlite3.Cursor(conn)
     cursor.execute("SAVEPOINT fastshard")

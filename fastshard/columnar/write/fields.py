@@ -47,7 +47,7 @@ def select_new_fields(
     *,
     packs: bool = False,
 ) -> list[str]:
-    """Return the names that are not fields yet."""
+    """Return the names that are not yet fields."""
     new: list[str] = []
     columns = set(columns)
     for name in names:
@@ -115,16 +115,16 @@ def pack_field(cursor: sqlite3.Cursor, name: str) -> None:
 
 
 def _add_version(cursor: sqlite3.Cursor) -> None:
-    """Add the versions of rows to a table of packed fields that has none."""
+    """Add the versions of rows to a table of packed fields without them."""
     rows = cursor.execute(f"PRAGMA table_info({PACKED_TABLE})")
     if "version" not in [row[1] for row in rows]:
         cursor.execute(f"ALTER TABLE {PACKED_TABLE} ADD COLUMN version INTEGER")
 
 
 def add_identities(cursor: sqlite3.Cursor, name: str) -> None:
-    """Give the rows of a packed field, which have none, the samples' identities.
+    """Give the rows of a packed field the samples' identities.
 
-    Values that are not rows stay as they are: they have no identity either.
+    Invalid values stay unchanged, without an identity.
     """
     row = quote_name(row_column(name))
     shard, offset = quote_name(f"{name}_shard"), quote_name(f"{name}_offset")
@@ -190,7 +190,7 @@ def insert_metadata_column(
 
 
 def has_shards(folder: str) -> bool:
-    """Return whether a directory has shard files; a missing one has none."""
+    """Return whether a directory has shard files; False for a missing one."""
     try:
         return any(shard_number(name) is not None for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

@@ -50,7 +50,9 @@ class WriterLock:
 
     def __init__(self, root: str) -> None:
         path = os.path.join(root, LOCK)
-        fd = open_regular(path, os.O_RDWR | os.O_CREAT, 0o666)  # no link: it is cut
+        fd = open_regular(
+            path, os.O_RDWR | os.O_CREAT, 0o666
+        )  # no link: it is truncated
         try:
             _wait_for_lock(fd)
         except OSError as error:
@@ -63,7 +65,7 @@ class WriterLock:
             raise WriterLockedError(errno.EAGAIN, reason, root) from None
         self.fd = fd
         _locks.add(self)
-        with suppress(OSError):  # the id is for messages only: the disk may be full
+        with suppress(OSError):  # the id is only for messages: the disk may be full
             os.ftruncate(fd, 0)
             os.write(fd, b"%d\n" % os.getpid())
 
@@ -148,7 +150,7 @@ def _wait_for_lock(fd: int) -> None:
 
 
 def _read_holder(fd: int) -> int | None:
-    """Return the process id in the lock file, or None if it has none."""
+    """Return the process id in the lock file, or None."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         return int(os.read(fd, 32))
@@ -180,7 +182,7 @@ def hold_registry() -> AbstractContextManager[Any]:
 
 
 def find_writer(root: str) -> OpenWriter | None:
-    """Return this process's writer of a dataset, whatever path it was opened by."""
+    """Return this process's writer of a dataset, by any path to it."""
     return _writers.get(_identify(root))
 
 

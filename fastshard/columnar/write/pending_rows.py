@@ -1,4 +1,4 @@
-"""Rows of new samples that are not sent to SQLite yet, for statements of many rows."""
+"""Rows of new samples buffered for statements that insert many."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def format_insert(names: Sequence[str]) -> Insert:
 
 
 class PendingRows:
-    """Rows of a transaction that follow those of ``samples``, until they are written.
+    """Rows of a transaction that are not yet written to ``samples``.
 
     A row waits only if SQLite is sure to accept it: its id is greater than all others,
     the table has no constraint of the user, and the transaction keeps other programs
@@ -65,9 +65,9 @@ class PendingRows:
         self.mutex = mutex
         self._conn = conn
         self._cursor = sqlite3.Cursor(conn)
-        self._last_id: str | None = None  # the greatest; None: no row may wait
-        self._singles = 0  # rows written one by one since the last `settle`
-        self._insert: Insert | None = None  # of the rows that wait
+        self._last_id: str | None = None  # the greatest; None: rows are not buffered
+        self._singles = 0  # rows written singly since the last `settle`
+        self._insert: Insert | None = None  # of the buffered rows
         self._values: list[object] = []  # of these rows
         self._enabled = True
         self.is_full = False
@@ -75,12 +75,12 @@ class PendingRows:
         self.unflushed = 0
 
     def disable(self) -> None:
-        """Let no more rows wait: there is a cursor that does not call `settle`."""
+        """Stop buffering: a cursor exists that does not call `settle`."""
         self.settle()
         self._enabled = False
 
     def accept(self, insert: Insert, row: list[object]) -> bool:
-        """Let a row wait; return False if it must be written at once."""
+        """Buffer a row; return False if it must be written at once."""
         sample_id, text = row[-2], row[-1]
         if (
             self._last_id is None
@@ -100,7 +100,7 @@ class PendingRows:
         return True
 
     def note_single(self, sample_id: str) -> None:
-        """Note that a row was written; then decide whether the next ones may wait."""
+        """Note a row that was written; decide whether to buffer the next ones."""
         if self._last_id is not None:
             if type(sample_id) is not str:
                 self._last_id = None
@@ -108,13 +108,13 @@ class PendingRows:
                 self._last_id = sample_id
         elif self._enabled:
             self._singles += 1
-            self.is_settled = False  # until `settle`, before which no row waits
+            self.is_settled = False  # until `settle`, rows are not buffered
             if self._singles == SINGLE_ROWS:
                 with suppress(sqlite3.Error):  # the row itself is written
                     self._last_id = self._find_last_id()
 
     def settle(self) -> None:
-        """Write the rows that wait, before a statement that may depend on them."""
+        """Write the buffered rows, before a statement that may depend on them."""
         if not self.is_settled:
             with self.mutex:
                 self._last_id = None
@@ -123,7 +123,7 @@ class PendingRows:
                 self.is_settled = True
 
     def forget(self) -> None:
-        """Drop the rows that wait: their transaction has been rolled back."""
+        """Drop the buffered rows: their transaction was rolled back."""
         with self.mutex:
             self._last_id = None
             self._singles = 0
@@ -132,7 +132,7 @@ class PendingRows:
             self.unflushed = 0
 
     def write(self) -> None:
-        """Write the rows that wait."""
+        """Write the buffered rows."""
         insert = self._insert
         if insert is None or not self._values:
             return
@@ -150,7 +150,7 @@ class PendingRows:
         self._write_singly(insert)
 
     def _write_singly(self, insert: Insert) -> None:
-        """Write one row after the other."""
+        """Write rows singly."""
         width = len(insert.columns)
         refusal: sqlite3.IntegrityError | None = None
         while self._values:
@@ -167,7 +167,7 @@ class PendingRows:
             raise refusal
 
     def _is_written(self, insert: Insert, row: list[object]) -> bool:
-        """Return whether a row was written before: then an interrupt came after it."""
+        """Return whether a row is written already, before an interrupt."""
         columns = ", ".join(insert.columns)
         sql = f"SELECT {columns} FROM samples WHERE id = ?"
         return self._cursor.execute(sql, (row[-2],)).fetchall() == [tuple(row)]
@@ -195,7 +195,7 @@ class PendingRows:
 def _name_sample(
     error: sqlite3.IntegrityError, sample_id: object
 ) -> sqlite3.IntegrityError:
-    """Return the error with the sample's id in its message."""
+    """Add the sample's id to an error's message."""
     named = sqlite3.IntegrityError(f"sample {sample_id!r:.200}: {error}")
     named.sqlite_errorcode = error.sqlite_errorcode
     named.sqlite_errorname = error.sqlite_errorname

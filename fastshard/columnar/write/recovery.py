@@ -1,8 +1,8 @@
 """Crash recovery: truncate shards to the lengths committed in the index.
 
 Bytes after a record were never acknowledged, with one exception: another program may
-have appended to the shard, and rows refer to what it wrote. Then they are *adopted*:
-the record is extended over them. `transaction` defines "acknowledged".
+have appended to the shard, and rows refer to its members. Then they are *adopted*: the
+record is extended over them. `transaction` defines "acknowledged".
 
 `recover` runs when a writer opens a dataset. `list_leftovers` and
 `list_unfinished_index` list the files that it would remove.
@@ -222,7 +222,7 @@ def _find_used_packs(
     offsets: list[int],
     names: list[str],
 ) -> list[int]:
-    """Return the positions of those of a shard's members that are packs with rows."""
+    """Return the positions of the members that are packs with rows."""
     packs = {at: k for k, at in enumerate(offsets) if names[k] == pack_name(at)}
     if not column.is_packed or not packs:
         return []
@@ -315,7 +315,7 @@ def _cut(path: str, nbytes: int) -> None:
     fd = os.open(path, OPEN_FLAGS)
     try:
         os.ftruncate(fd, nbytes)
-        with suppress(OSError):  # the disk is full; the next member brings an end
+        with suppress(OSError):  # the disk is full; the next member writes an end
             write_at(fd, memoryview(END), nbytes)
         sync_file(fd)
     finally:
@@ -355,7 +355,7 @@ def _remove_unfinished(cursor: sqlite3.Cursor, column: Column) -> None:
 
 
 class Leftovers(NamedTuple):
-    """Files of a field that no sample needs, with their sizes in bytes by path.
+    """Files of a field without samples, with their sizes in bytes by path.
 
     Attributes
     ----------
@@ -370,7 +370,7 @@ class Leftovers(NamedTuple):
 
 
 def list_leftovers(conn: sqlite3.Connection, root: str, field: Field) -> Leftovers:
-    """Return the files of a field that no sample needs.
+    """Return the files of a field without samples.
 
     Nothing counts as uncommitted while the dataset has an open writer.
     """

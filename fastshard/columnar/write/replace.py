@@ -85,7 +85,7 @@ class ShardReplacement:
             os.unlink(self.path)
 
     def remove_old(self) -> None:
-        """Remove the old file's second name."""
+        """Remove the second name of the old file."""
         with suppress(FileNotFoundError):
             os.unlink(self._old_path)
 
@@ -128,7 +128,7 @@ class Replacements:
 
 
 def settle_replacements(cursor: sqlite3.Cursor, folder: str) -> None:
-    """Finish or undo replacements that a crash stopped; remove unfinished files."""
+    """Finish or undo replacements interrupted by a crash; remove unfinished files."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _is_same_file(first: str, second: str) -> bool:
 
 
 def _link(path: str, other: str) -> None:
-    """Give a file a second name; a copy where there are no hard links."""
+    """Add a hard link to a file; copy it where links are unsupported."""
     try:
         os.link(path, other, follow_symlinks=False)
         return

@@ -65,7 +65,7 @@ class RowWriter:
     def _insert_now(
         self, insert: Insert, row: list[Any], fields: Iterable[str]
     ) -> bool:
-        """Insert a row after those that wait; return False if the id is taken."""
+        """Insert a row after the buffered ones; return False if the id is taken."""
         try:
             if not self._conn.in_transaction:
                 begin(self._conn)
@@ -86,7 +86,7 @@ class RowWriter:
         return True
 
     def _write_pending(self) -> None:
-        """Write the rows that wait, before another one comes."""
+        """Write the buffered rows before another one."""
         try:
             self._pending.write()
         except sqlite3.Error as error:
@@ -152,7 +152,7 @@ class RowWriter:
         return names
 
     def forget_statements(self) -> None:
-        """Forget the SQL of statements: fields have been packed or unpacked."""
+        """Clear the cached SQL: fields were packed or unpacked."""
         self._inserts.clear()
         self._updates.clear()
 
@@ -181,7 +181,7 @@ class RowWriter:
 
 
 def _copy_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy, which the code of an array cannot change."""
+    """Return a copy, safe from changes by the array's own code."""
     if type(arrays) is not dict and not isinstance(arrays, Mapping):
         kind = type(arrays).__name__
         raise TypeError(f"arrays must be a mapping from fields to arrays, got {kind}")

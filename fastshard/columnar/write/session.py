@@ -1,4 +1,4 @@
-"""Session of a writer, from locking the dataset to releasing the lock."""
+"""Session of a writer: from acquiring the dataset's lock to its release."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Handle(Protocol):
         """Discard the shard; with `cut`, restore its file."""
 
     def forget(self, sample_ids: Iterable[str]) -> None:
-        """Drop the arrays of samples that are being deleted."""
+        """Drop the arrays of deleted samples."""
 
 
 class WriterSession:
@@ -199,7 +199,7 @@ class WriterSession:
                 sqlite3.Cursor(self.conn).execute("COMMIT")
 
     def _has_nothing_to_store(self) -> bool:
-        """Return whether all samples are committed, and no shard grows."""
+        """Return whether there is nothing to commit, and no shard grows."""
         columns = self.transaction.columns.values()
         is_idle = not (self.state or self.busy)
         return (
@@ -300,10 +300,9 @@ class WriterSession:
                 self._end(CLOSED)
 
     def close_dropped(self) -> None:
-        """Close a session that was dropped without `close`, and warn of it.
+        """Close a session dropped without `close`, with a warning.
 
-        Its samples are stored: each is there completely. Those that cannot be stored
-        are the loss.
+        Its samples are stored whole; the others are reported as lost.
         """
         count = self.pending.unflushed
         try:

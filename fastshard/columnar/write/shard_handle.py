@@ -197,7 +197,7 @@ class ShardHandle:
             if self._closed and not self._cut_off:
                 return
             if self._cut_off:
-                self._places.clear()  # the error below tells their loss
+                self._places.clear()  # the error below reports their loss
             self._check_open()
             try:
                 self._file.complete()

@@ -1,4 +1,4 @@
-"""Commit protocol of a writer: what a commit makes durable, and how it is undone.
+"""Commit protocol of a writer: what is durable when, and rollback.
 
 Rows of the SQLite index refer to members of tar shards by shard number and offset.
 The table ``fastshard_shards`` records how many bytes of each shard are committed.
@@ -69,7 +69,7 @@ __all__ = ["Transaction"]
 
 
 class Transaction:
-    """Uncommitted state of a writer: one transaction after the other.
+    """Uncommitted state of a writer, for one transaction after another.
 
     The module's docstring states the protocol. `session.WriterSession` calls the
     methods under its mutex, in order, and handles errors.
@@ -182,7 +182,7 @@ class Transaction:
         self.last_id = value
 
     def store(self) -> None:
-        """Do all of a commit but the commit: steps 1 and 2, and the records of 3."""
+        """Do all of a commit but the commit itself: steps 1, 2, the records of 3."""
         if self.prepare():
             begin(self.conn)
         if self.conn.in_transaction:
@@ -240,7 +240,7 @@ class Transaction:
         self.committed_at = time.monotonic()
 
     def is_lost(self) -> bool:
-        """Return whether SQLite has rolled a transaction back on its own."""
+        """Return whether SQLite rolled a transaction back by itself."""
         return self.conn.has_begun and not self.conn.in_transaction
 
     @contextmanager
@@ -257,7 +257,7 @@ class Transaction:
             yield
         except BaseException:
             if not self.is_closed and self.commits == commits:
-                # The rows first: a file must not go while a row refers to it.
+                # Rows first: a file must not go while a row refers to it.
                 with suppress(sqlite3.Error):
                     sqlite3.Connection.rollback(self.conn)
                 self.conn.has_begun = False

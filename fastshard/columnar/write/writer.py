@@ -243,7 +243,7 @@ class ShardedDatasetWriter:
             session.fail(error)
 
     def _load_missed_fields(self) -> None:
-        """Load fields that the user's SQL added, or that an interrupt left unloaded."""
+        """Load fields added by the user's SQL, or not loaded after an interrupt."""
         session = self._session
         found = select_fields(session.conn, session.path)
         if len(found) > len(self._transaction.columns):
@@ -694,8 +694,8 @@ class ShardedDatasetWriter:
         ----------
         pack : bool, optional
             True packs all fields (see the argument of the class), and False gives each
-            array a member of its own, as the original has it; then this writer goes on
-            in that way. By default each field stays as it is: the packs of a shard are
+            array a member of its own, as the original has it; then this writer stays
+            so. By default each field stays as it is: the packs of a shard are
             joined. New shards are as large as those that the writer fills.
 
         Returns
@@ -734,7 +734,7 @@ class ShardedDatasetWriter:
                 self._rows.forget_statements()
 
     def flush(self) -> None:
-        """Return when all samples added so far are on disk and visible to readers.
+        """Commit all samples so far: then they are durable and visible to readers.
 
         `close_tars` is the same method, under the name that it has in
         synthefy-dataset-utils.

@@ -102,7 +102,7 @@ def finish_items(items: Iterable[FetchedItem]) -> list[Any]:
 
 
 class CombinedDataset(BaseDataset[T_co]):
-    """Base class of `Mix`, `Zip` and `Concat`: items of other datasets in an own order.
+    """Base class of `Mix`, `Zip` and `Concat`: datasets over other datasets.
 
     A base position is that of an item before selection, shuffle and split. The source
     datasets are not closed with this one.
@@ -232,10 +232,6 @@ class CombinedDataset(BaseDataset[T_co]):
         positions : iterable of int, or array
             Negative ones count from the end.
 
-        Returns
-        -------
-        list
-
         Raises
         ------
         IndexError
@@ -286,11 +282,7 @@ class CombinedDataset(BaseDataset[T_co]):
         Parameters
         ----------
         fn : callable
-            Takes a sample, or a pair of samples; or what the previous `map` returned.
-
-        Returns
-        -------
-        Mix or Zip
+            Takes a sample, or a pair of samples; or the result of the previous `map`.
 
         Examples
         --------
@@ -388,7 +380,7 @@ class CombinedIterator(Iterator[T_co]):
             if not self._waiting:
                 self._read_window()
             item = self._waiting[-1]
-            del self._waiting[-1]  # no call: a signal would come before the next line
+            del self._waiting[-1]  # no call: a signal would come first
             self.position += 1
             if self._decodes:
                 item = self._decode(item)
@@ -470,7 +462,7 @@ def read_sources(
 
 
 def merge_fields(datasets: Iterable[BaseDataset[Any]]) -> dict[str, FieldInfo]:
-    """Return the fields of all datasets that have some; pairs have none."""
+    """Return the fields of the datasets together, none for pairs."""
     parts: list[Any] = [one for one in datasets if hasattr(type(one), "fields")]
     # `fields` of a typed dataset are those of its type, for queries.
     stored = (getattr(part, "untyped", part) for part in parts)
@@ -485,7 +477,7 @@ def concatenate(a: BaseDataset[Any], b: object) -> Concat[Any]:
 
 
 def _parts_of(dataset: BaseDataset[Any]) -> Sequence[BaseDataset[Any]]:
-    """Return the datasets of a whole concatenation, so that sums stay flat."""
+    """Return the parts of a concatenation, flattened."""
     if type(dataset) is Concat and dataset._plan == Plan() and not dataset._stages:
         return dataset.datasets
     return [dataset]
@@ -547,7 +539,7 @@ class UnionDataset(CombinedDataset[T_co]):
         >>> next(mixed.shuffle(seed=7).batches(8))["png"].shape
         (8, 4, 4, 3)
         """
-        return self._with_each("images", field, size, **options)
+        return self._combine("images", field, size, **options)
 
     def decode(self, *fields: str) -> UnionDataset[dict[str, Any]]:
         """Return the dataset with the samples of its parts decoded.
@@ -578,7 +570,7 @@ class UnionDataset(CombinedDataset[T_co]):
         >>> fastshard.mix([ds, ds], seed=5).decode("cls").shuffle(seed=7)[0]
         {'__key__': '0000...', 'cls': ...}
         """
-        return self._with_each("decode", *fields)
+        return self._combine("decode", *fields)
 
     def select_fields(
         self, *fields: str, missing: Literal["raise", "skip"] = "raise"
@@ -591,11 +583,6 @@ class UnionDataset(CombinedDataset[T_co]):
         missing : {"raise", "skip"}, default "raise"
             As for `Dataset.select_fields`. ``"skip"`` leaves samples out of the order
             that this dataset has.
-
-        Returns
-        -------
-        Mix or Concat
-            As this one.
 
         Raises
         ------
@@ -615,7 +602,7 @@ class UnionDataset(CombinedDataset[T_co]):
         (100, ['txt', 'cls'])
         """
         check_choice("missing", missing, ("raise", "skip"))
-        narrowed = self._with_each("select_fields", *fields)
+        narrowed = self._combine("select_fields", *fields)
         if missing == "raise":
             return narrowed
         mask = self._having(fields)
@@ -623,33 +610,33 @@ class UnionDataset(CombinedDataset[T_co]):
             self._require_fields(fields)
         return narrowed._select(mask)
 
-    def _with_each(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
-        """Return the combination of what a method of each part returns."""
+    def _combine(self, method: str, *args: Any, **options: Any) -> UnionDataset[Any]:
+        """Combine the results of a method called on each part."""
         self._require_unmapped(method)
-        parts = [self._part_with(method, part) for part in self.datasets]
+        parts = [self._require_method(method, part) for part in self.datasets]
         return self._with_datasets(
             [getattr(part, method)(*args, **options) for part in parts]
         )
 
     @staticmethod
-    def _part_with(method: str, part: Any) -> Any:
-        """Return a part, which must have a method."""
+    def _require_method(method: str, part: Any) -> Any:
+        """Return a part; raise TypeError if it lacks a method."""
         if hasattr(type(part), method):
             return part
         what = "images to decode" if method == "images" else "fields"
         raise TypeError(f"the samples of a {type(part).__name__} have no {what}")
 
     def _having(self, fields: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Return a mask of the items: those that have some fields."""
+        """Return a mask of the items that have the given fields."""
         import numpy as np
 
-        parts = [self._part_with("_having", part) for part in self.datasets]
+        parts = [self._require_method("_having", part) for part in self.datasets]
         masks = [part._having(fields) for part in parts]
         sources = map(self.source_of, self._base_positions(list(range(self._size()))))
         return np.fromiter((masks[k][i] for k, i in sources), bool, self._size())
 
     def _require_fields(self, fields: tuple[str, ...]) -> None:
-        """Raise FieldNotFoundError if a sample is there, and all parts lack a field."""
+        """Raise FieldNotFoundError if every part with samples lacks a field."""
         for field in fields:
             errors = []
             for part in self.datasets:
@@ -829,7 +816,7 @@ class Concat(UnionDataset[T_co]):
         SampleNotFoundError, AmbiguousKeyError
             No sample has a key, or several have.
         TypeError
-            A key is given, and the samples of a part have none: it is a mix or a zip.
+            A key is given, and a part is a mix or a zip, whose samples have no keys.
         FormatError, OSError
             A sample cannot be read.
 

@@ -1,4 +1,4 @@
-"""Datasets of windows, of which a batch is gathered at once from their numbers."""
+"""Datasets of windows; a batch is one gather by window number."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GatheredDataset(CombinedDataset[T_co]):
 
 
 class WindowNumbers(Iterator[int]):
-    """Iterator over the positions of windows, which batches are made of at once.
+    """Iterator over window positions, for batches made by one gather.
 
     Implements `SampleIterator`.
     """
@@ -93,7 +93,7 @@ class WindowNumbers(Iterator[int]):
         return position
 
     def take(self, count: int) -> Iterable[tuple[int, int]]:
-        """Return the next windows with their positions, fewer at the end, at once."""
+        """Return the next `count` windows with their positions, fewer at the end."""
         start = self.position
         self.position = stop = max(start, min(start + count, self._count))
         return zip(range(start, stop), range(start, stop), strict=True)
@@ -115,7 +115,7 @@ class WindowNumbers(Iterator[int]):
 
 
 class LoadedWindows:
-    """Windows for a loader, as their positions: a batch is gathered when collated.
+    """Loader source of window positions; collation gathers the windows.
 
     Implements `LoadedDataset`.
     """

@@ -1,4 +1,4 @@
-"""Datasets as tables of HTML, from what their reprs show."""
+"""HTML tables of datasets, with the contents of their reprs."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def describe_stage(stage: Callable[[Any], Any]) -> str:
         own = getattr(type(stage), "describe", None)
         name = own(stage) if own is not None and _is_ours(stage) else None
         return escape_line(name or f"map {_name_of(stage)}")
-    except Exception:  # the caller's object may have attributes that raise
+    except Exception:  # attributes of the caller's object may raise
         return f"map {escape_line(type(stage).__name__)[:MAX_NAME]}"
 
 

@@ -155,12 +155,12 @@ class FieldPicker(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """How to name the first of several fields that a sample has."""
+        """Hint to name a field with alternatives."""
         names = (name for group in self.needed for name in group)
         return f"{SEPARATOR.join(names)!r} is the first of these that a sample has"
 
     def is_met(self, fields: Collection[str]) -> bool:
-        """Return whether a sample of these fields has those that are needed."""
+        """Return whether these fields include the needed ones."""
         return all(any(name in fields for name in names) for names in self.needed)
 
     def choose(self, sample: Any) -> Any:
@@ -186,16 +186,16 @@ class PickedMaker:
 def missing_from(
     where: str, names: tuple[str, ...], fields: Iterable[str]
 ) -> FieldNotFoundError:
-    """Return the error of a dataset that has none of some alternatives.
+    """Return the error of a dataset without any of the alternatives.
 
-    `where` is followed by the fields that there are.
+    `where` is followed by the existing fields.
     """
     fields = list(fields)
     return _lacking(names, f"{where} {', '.join(fields)}", fields)
 
 
 def raise_lacking(sample: Any, names: tuple[str, ...]) -> NoReturn:
-    """Raise the error of a sample that has none of some alternatives."""
+    """Raise the error of a sample without any of the alternatives."""
     try:
         sample.member(names[0])
     except FieldNotFoundError as error:
@@ -208,7 +208,7 @@ def raise_lacking(sample: Any, names: tuple[str, ...]) -> NoReturn:
 def lacking(
     sample: Any, names: tuple[str, ...], fields: Iterable[str]
 ) -> FieldNotFoundError:
-    """Return the error of a sample, stored or decoded, that has other fields."""
+    """Return the error for a sample, stored or decoded, that lacks a field."""
     where = "the sample"
     if isinstance(sample, Sample):
         path = getattr(sample.shard, "path", None)
@@ -222,11 +222,11 @@ def lacking(
 def _lacking(
     names: tuple[str, ...], where: str, fields: list[str]
 ) -> FieldNotFoundError:
-    near = partial(_near, names, fields)
+    near = partial(_similar_fields, names, fields)
     return FieldNotFoundError(SEPARATOR.join(names), where, near)
 
 
-def _near(names: tuple[str, ...], fields: list[str]) -> tuple[str, ...]:
-    """Return the fields that the alternatives were meant to be."""
+def _similar_fields(names: tuple[str, ...], fields: list[str]) -> tuple[str, ...]:
+    """Return the existing fields similar to the alternatives."""
     found = (near for name in names for near in near_fields(name, fields))
     return tuple(dict.fromkeys(found))

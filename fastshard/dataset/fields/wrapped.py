@@ -1,4 +1,4 @@
-"""Samples that stand on stored ones and change some of their fields."""
+"""Samples that wrap stored ones and change some fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["WrappedSample"]
 
 
 class WrappedSample(Sample):
-    """Base class of samples that stand on a stored one, by default with its fields."""
+    """Base class of samples that wrap a stored one and pass its fields on."""
 
     __slots__ = ("stored",)
 
@@ -27,7 +27,7 @@ class WrappedSample(Sample):
         return super().__new__(cls)
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes that samples of one format alone have: `metadata`.
+        # Attributes that only some formats' samples have: `metadata`.
         if name.startswith("__") or any(
             name in vars(kind).get("__slots__", ()) for kind in type(self).__mro__
         ):
@@ -54,7 +54,7 @@ class WrappedSample(Sample):
 
     @property
     def samples(self) -> Any:
-        """The sequence that it is an item of."""
+        """The sequence that contains the sample."""
         return self.stored.samples
 
     @property

@@ -103,7 +103,7 @@ class Plan(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """True for one of several ranks' shares, or a selection from it."""
+        """True for a rank's share, or a selection from it."""
         is_split = self.split is not None and self.split.world_size > 1
         return is_split or self.selected_share
 

@@ -1,4 +1,4 @@
-"""Samplers that divide a rank's share among the ranks again."""
+"""Warning for samplers that divide a rank's share a second time."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _known: WeakSet[Any] = WeakSet()  # samplers of a warning
 
 
 def warn_of_samplers() -> None:
-    """Warn if the length or an iterator of a share is asked for by such a sampler.
+    """Warn if such a sampler asks for the length or an iterator of a share.
 
-    A sampler refers to the dataset, not the dataset to a sampler: it is looked for
-    among the callers. There is one warning a sampler.
+    The dataset does not know its samplers, so the callers' frames are searched. Each
+    sampler is warned of once.
     """
     if "torch.utils.data" not in sys.modules:
         return

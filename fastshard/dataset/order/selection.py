@@ -47,7 +47,7 @@ def select_positions(count: int, key: Any) -> Order:
 
 
 def check_filter(fn: Callable[..., object]) -> None:
-    """Raise TypeError unless a function takes what `Dataset.filter` calls it with."""
+    """Raise TypeError unless a function accepts the arguments of `Dataset.filter`."""
     from inspect import signature
 
     try:

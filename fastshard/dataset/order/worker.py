@@ -67,7 +67,7 @@ def _send_error(queue: Any, error: BaseException, item: Any) -> None:
     """Put an error in the place of a batch; called in the queue's thread."""
     data = sys.modules.get("torch.utils.data")
     worker = None if data is None else data.get_worker_info()
-    # Of another program, or bytes, of which the pipe is closed: as the queue does.
+    # A queue of another program, or a closed pipe: print, as the queue does.
     if worker is None or not isinstance(item, tuple) or len(item) != 2:
         traceback.print_exception(error)
         return

@@ -116,7 +116,7 @@ def list_or_find(
 
 
 def first_folder(location: Location, options: Mapping[str, Any]) -> Folder | None:
-    """Return the first directory that a source is, or may be; None for files."""
+    """Return the first possible dataset directory of a source; None for files."""
     settings = _settings(location, options)
     return next(_folders(location, options, settings, deep=False), None)
 
@@ -206,7 +206,7 @@ def _local_paths(part: str, options: Mapping[str, Any], deep: bool) -> Iterator[
 
 
 def _match_paths(pattern: str) -> list[str]:
-    """Return the directories that a glob matches, or the first file that it may."""
+    """Return the directories that a glob matches, or the first possible file."""
     found = glob(pattern)
     if pattern[-1:] in ("/", os.sep):
         found = list(filter(os.path.isdir, found))

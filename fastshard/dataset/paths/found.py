@@ -42,7 +42,7 @@ def warn_left_out(paths: Sequence[str], stacklevel: int) -> None:
 
 
 def _describe(paths: list[str]) -> str:
-    """Return the number of files with a suffix, an example, and what to do."""
+    """Return the number of files with a suffix, an example, and advice."""
     path = redact(min(paths))
     found = compression_of(path)
     advice = f"rename it to end in {SUFFIX}" if found is None else found.advise(path)

@@ -72,8 +72,8 @@ class Location(NamedTuple):
     ----------
     kind : {"folder", "path", "url", "list", "shards"}
         A local directory; another local path, a glob or a brace list; a URL, or
-        several joined by ``::``; a sequence of such sources; shards, whose names are no
-        patterns.
+        several joined by ``::``; a sequence of such sources; shards, whose names are
+        not patterns.
     parts : tuple of str or Url
         Paths and URLs in order. Paths joined by ``::`` are one part, since that may
         be the name of a file.
@@ -281,7 +281,7 @@ def _list_folder(folder: str, left_out: list[str]) -> list[str]:
 
 
 def _is_other_tar(name: str) -> bool:
-    """Return whether a file is a tar that is not a shard; indexes are told at once."""
+    """Return whether a file is a tar that is not a shard; quick for indexes."""
     return not name.endswith(SIDECARS) and is_foreign_tar(name)
 
 

@@ -1,4 +1,4 @@
-"""Errors for sources without shards: what is there instead, and what to do.
+"""Errors for sources without shards, with contents and advice.
 
 All searches are bounded, in entries and in time: a directory may have millions of
 files, and lie on a network.
@@ -50,7 +50,7 @@ INDEXES = (".fsi", ".idx", ".tar.idx", ".tar.index")
 MDS_INDEX = "index.json"
 MOSAICML = "a dataset of MosaicML Streaming"
 HUGGING_FACE = "a Hugging Face dataset"
-KINDS = {  # by suffix: what a directory with such files is, and how to read it
+KINDS = {  # by suffix: description of such a directory, and how to read it
     ".parquet": (HUGGING_FACE, "read it with the datasets library"),
     ".arrow": (HUGGING_FACE, "read it with the datasets library"),
     ".mdb": ("an LMDB database", "read it with lmdb"),
@@ -149,7 +149,7 @@ class Tally:
         return text if self.is_flat or not self.depth else text + where
 
     def advise(self, is_local: bool = True) -> str:
-        """Return what the files are, and what to do; no file is a shard."""
+        """Return advice for a directory without shards, by its files."""
         for advice in (self.advise_marked, self._advise_compressed, self._advise_kind):
             text = advice()
             if text:
@@ -170,7 +170,7 @@ class Tally:
         return f"it has {self.describe()}: {MAKE_SHARDS}"
 
     def advise_marked(self) -> str:
-        """Return which datasets of formats the directories below are, or ""."""
+        """Return advice on the datasets of formats below the directory, or ""."""
         for found, folders in self.marked.items():
             if not folders or (is_url(folders[0]) and not self._suffixes[".mds"]):
                 continue  # the name alone is a common one
@@ -350,7 +350,7 @@ def missing_error(missing: list[str], count: int) -> ShardNotFoundError:
 
 
 def _describe_missing(path: str) -> str:
-    """Return that a path does not exist, and what does."""
+    """Describe a missing path and its nearest match."""
     return f"{path} does not exist{suggest_path(path)}"
 
 
@@ -371,7 +371,7 @@ def unmarked_error(root: str, kind: str, mark: str) -> ShardNotFoundError:
 
 
 def describe_local(path: str) -> str:
-    """Return why a local file is not a shard, and what to do."""
+    """Explain why a local file is not a shard, with advice."""
     if is_mds_shard(path):
         folder = os.path.dirname(path) or os.curdir
         return describe_mds(path, os.path.exists(os.path.join(folder, MDS_INDEX)))

@@ -111,7 +111,7 @@ def _is_object(url: Url, settings: Settings) -> bool:
 
 
 def _list_http(url: Url, settings: Settings) -> Iterator[ListedShard]:
-    """List the shards in the index of a folder, or a tar whose name says nothing."""
+    """List the shards in the index of a folder, or a tar without the suffix."""
     try:
         shards = list(_read_dataset_index(url, settings))
     except RemoteError as error:
@@ -249,7 +249,7 @@ def _in_one_folder(shards: list[str]) -> list[str]:
 
 
 def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
-    """Return what a listing without the wanted shards has, and what to do."""
+    """Return advice for a listing without shards."""
     if not shards:
         for folders in tally.marked.values():
             folders[:] = [each for each in folders if each != folder]
@@ -295,7 +295,7 @@ class RemoteFolder:
 def remote_folders(
     url: Url, options: Mapping[str, Any], settings: Settings, deep: bool
 ) -> Iterator[Url]:
-    """Yield the folders that a glob of a URL matches, or the words of a brace list."""
+    """Yield the folders that a URL's glob or brace list names."""
     is_file = url.base.endswith(SUFFIX)
     for word in [url.base] if is_file else expand_braces(url.base):
         if not (deep and has_magic(word)):
@@ -331,7 +331,7 @@ def _match_folders(
 def may_be_folder(url: Url) -> bool:
     """Return whether a URL may be of a folder; it names no files and is not a pattern.
 
-    The hub's own listing reports a name of no dataset, and that it must not be asked.
+    The hub's own listing reports unknown datasets and offline mode.
     """
     path = url.base.partition("://")[2]
     if url.scheme == "hf" and (

@@ -139,7 +139,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @abstractmethod
     def _description(self) -> Description:
-        """Return what `repr` shows; reads local indexes only."""
+        """Return the text for `repr`; reads local indexes only."""
 
     @abstractmethod
     def __add__(  # type: ignore[override, unused-ignore] # torch's is not a sequence
@@ -186,7 +186,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
 
     @property
     def _is_share(self) -> bool:
-        """True if other ranks have samples that this dataset was divided from."""
+        """True for a rank's share of a dataset."""
         return self._plan.is_share
 
     def _order(self) -> Order | None:
@@ -240,7 +240,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         return mapped
 
     def __getitems__(self, positions: Iterable[int]) -> list[T_co]:
-        """Do what `get_many` does; torch's DataLoader fetches batches by this name."""
+        """Alias of `get_many` for torch's DataLoader."""
         guard_collation()
         guard_queue()
         return self.get_many(positions)
@@ -479,7 +479,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             return f"{name}(unreadable: {brief_error(error)})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, of what `repr` shows."""
+        """Return a table for notebooks, with the contents of `repr`."""
         from fastshard.dataset.display.html import dataset_html
 
         return dataset_html(self)
@@ -584,7 +584,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
             0 disables prefetching.
         on_error : "raise", "skip" or callable, default "raise"
             Handling of samples that cannot be read: raise, and continue with the next
-            sample if iteration goes on; skip them; or call
+            sample if iteration continues; skip them; or call
             ``on_error(error, position)`` and skip them. Skipped are errors that bad
             data can cause: `FastshardError`, `OSError`, `ValueError`, `EOFError`, and
             errors that decoders raise for the bytes of a field. A closed dataset, a
@@ -889,14 +889,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _usual_fields(self) -> frozenset[str] | None:
         """Return the fields that samples need for batches; None: any.
 
-        Those that most samples have, where no stage names fields.
+        Without named fields, those of most samples.
         """
         return None
 
     def _is_skippable(self, error: Exception) -> bool:
-        """Return whether bad data of one sample can be the cause of an error.
+        """Return whether bad data of one sample can cause an error.
 
-        A field that no sample has is a mistake of the caller's.
+        A field absent from all samples is the caller's error.
         """
         if isinstance(error, FieldNotFoundError):
             absence = self._find_absence(error.name)
@@ -920,7 +920,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     def _fetch(self, positions: Sequence[int]) -> list[Any]:
         """Return unmapped samples by position, with their bytes in memory.
 
-        The items of a combined dataset are to be passed to its `_finish` only.
+        Pass items of a combined dataset only to its `_finish`.
         """
         return list(self.get_many(positions))
 

@@ -100,7 +100,7 @@ class UnusableArrayError(FastshardError):
 
     @classmethod
     def of(cls, library: str, array: NDArray[Any], error: Exception) -> Self:
-        """Return the error of an array, with a dtype that the library has."""
+        """Return the error of an array, with a dtype that the library supports."""
         dtype = array.dtype
         is_plain = dtype.isbuiltin == 1 and dtype.kind in "biufc"
         convert = f"convert it in map(), to {suggest_plain(dtype)}"

@@ -1,4 +1,4 @@
-"""Fields of a dataset that are pictures, and samples whose pictures are decoded."""
+"""Picture fields of a dataset, and samples with decoded pictures."""
 
 from __future__ import annotations
 
@@ -207,10 +207,6 @@ class ImageSample(WrappedSample):
     def __getitem__(self, field: str) -> Any:
         """Return an image as an array, or another field as the stored sample does.
 
-        Parameters
-        ----------
-        field : str
-
         Returns
         -------
         ndarray of uint8 [height, width, channels], or memoryview
@@ -264,12 +260,6 @@ class ImageSample(WrappedSample):
     def read_into(self, field: str, row: NDArray[Any]) -> None:
         """Decode a picture into a row of a batch.
 
-        Parameters
-        ----------
-        field : str
-            An image field.
-        row : ndarray of uint8 [height, width, channels]
-
         Raises
         ------
         FieldNotFoundError, FormatError
@@ -284,8 +274,8 @@ class ImageSample(WrappedSample):
     def decode_into(self, rows: Mapping[str, NDArray[Any] | None]) -> ImageSample:
         """Return the sample with its pictures decoded.
 
-        This one may be kept by a mapped function, and must not refer to the rows, which
-        are written again.
+        A mapped function may keep the sample, so it must not refer to the rows, which
+        are reused.
 
         Parameters
         ----------
@@ -325,10 +315,6 @@ class ImageSample(WrappedSample):
         field : str
         dtype, shape : optional
             Of the stored bytes, also of a picture.
-
-        Returns
-        -------
-        ndarray
         """
         if field in self.images and dtype is None:
             return self._picture(field)

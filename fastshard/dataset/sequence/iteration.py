@@ -94,7 +94,7 @@ class SampleIterator(Iterator[T_co], Protocol[T_co]):
     def state_after(self, done: int, skipped: int) -> dict[str, Any]:
         """Return the state after `done` samples, with `skipped` skipped in total.
 
-        For loaders that read ahead of what they hand out.
+        For loaders that read ahead.
 
         Parameters
         ----------
@@ -248,10 +248,6 @@ class BatchIterator(Iterator[T_co]):
 
     def __len__(self) -> int:
         """Return the number of remaining batches, at most if samples are skipped.
-
-        Returns
-        -------
-        int
 
         Examples
         --------

@@ -59,7 +59,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _preview(sample: Any, field: str, kind: str, file: Any, size: int) -> str:
-    """Return the HTML of a field's beginning, or of what its kind has to show."""
+    """Return the HTML of a field's beginning, or of a preview of its kind."""
     if kind == "image":
         return _thumbnail(file, size)
     if kind == "array":

@@ -13,10 +13,10 @@ __all__ = ["cast_fill", "default_fill", "refuse_fill"]
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the value of a dtype that stands for no value.
+    """Return a dtype's fill for missing data.
 
     NaN for floats and complex numbers, NaT for dates and times, None for objects. The
-    others have none: it is 0, False, an empty text, and zeros in structures.
+    others have no null: it is 0, False, an empty text, and zeros in structures.
     """
     import numpy as np
 
@@ -28,7 +28,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def cast_fill(value: Any, dtype: np.dtype[Any], field: str, option: str) -> Any:
-    """Return a value as an array of a dtype without axes."""
+    """Cast a value to an array of a dtype without axes."""
     import numpy as np
 
     if value is None:

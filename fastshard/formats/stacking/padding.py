@@ -149,7 +149,7 @@ class Padding(NamedTuple):
     def record(
         self, lengths: dict[str, Any], name: str, shapes: Sequence[tuple[int, ...]]
     ) -> None:
-        """Add a field's true shapes, int64 [arrays, axes], if they are asked for."""
+        """Add a field's true shapes, int64 [arrays, axes], if they are requested."""
         import numpy as np
 
         if self.has_lengths and shapes and shapes[0]:  # numbers have no axes
@@ -177,7 +177,7 @@ def _common_dtype(arrays: Sequence[NDArray[Any]]) -> Any:
 
 
 def _kind_of(dtype: Any) -> Any:
-    """Return the common part of dtypes, also of tensors, that stack without loss."""
+    """Return the part of a dtype that must agree in a stack; also for tensors."""
     kind = getattr(dtype, "kind", None)
     if kind is None:
         return dtype

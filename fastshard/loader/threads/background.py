@@ -1,4 +1,4 @@
-"""Work in threads that ends with its owner, such as shards that are opened ahead."""
+"""Background threads that end with their owner, such as those that open shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Background"]
 
-WAIT_SECONDS = 10.0  # for work that neither a check nor a cancelled request ends
+WAIT_SECONDS = 10.0  # for work that ignores cancellation
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Work:
     thread : int or None
         Number of the thread; None before it has begun.
     waits : Waits or None
-        What it waits for of a network.
+        Its pending requests.
     ended : threading.Event
     """
 
@@ -40,7 +40,7 @@ class Work:
 
 
 class Background:
-    """Work in threads of one owner. Thread-safe, without a lock: a fork may come."""
+    """Background threads of one owner. Thread-safe without a lock, for forks."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -67,7 +67,7 @@ class Background:
         return thread
 
     def run(self, call: Callable[[], T]) -> T:
-        """Call `call` in this thread, which a caller may have given up by then."""
+        """Call `call` in this thread unless it was cancelled."""
         work = Work()
         self._works[work] = None
         found: T = self._run(work, call, ())
@@ -76,7 +76,7 @@ class Background:
     def close(self) -> None:
         """Cancel the requests of all work, and wait until it has ended."""
         self.is_closed = True
-        if self._pid != os.getpid():  # a forked child has none of the threads
+        if self._pid != os.getpid():  # threads do not survive fork
             return
         deadline = time.monotonic() + WAIT_SECONDS
         works = list(self._works)
@@ -93,7 +93,7 @@ class Background:
         work.thread = threading.get_ident()
         try:
             with watch_requests() as work.waits:
-                if self.is_closed:  # asked behind `waits`, which `close` drops
+                if self.is_closed:  # checked after `waits`, which `close` drops
                     raise ClosedError("the dataset is closed: open it again")
                 return call(*args)
         finally:

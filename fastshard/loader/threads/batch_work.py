@@ -93,7 +93,7 @@ class BatchSteps:
     """The steps that make batches of a source, with the handling of errors.
 
     They never raise: errors are kept in the batch. Several threads may prepare chunks
-    of one batch, and all other steps are taken by one.
+    of a batch; one thread takes all other steps.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class BatchSteps:
             work.fail(error, 0)
 
     def _fetch(self, work: BatchWork, start: int, stop: int) -> list[Any]:
-        """Fetch samples together; after the error of one that is skipped, by halves."""
+        """Fetch samples together; bisect after the error of a skippable one."""
         try:
             return self.fetch_together(start, stop)
         except Exception as error:
@@ -135,8 +135,8 @@ class BatchSteps:
     ) -> list[Any]:
         """Fetch the halves of a range that failed, and so on to single samples.
 
-        If neither half can be fetched from a server that may recover, all fail: each
-        attempt takes the time limit of a request.
+        If both halves fail at a server that may recover, all samples fail: each attempt
+        takes a request's time limit.
         """
         if stop - start == 1:
             work.failures[start - work.start] = error
@@ -227,7 +227,7 @@ class BatchSteps:
                     raise
 
     def _check(self, work: BatchWork, items: list[Any], rows: Sequence[int]) -> bool:
-        """Find the samples that only collation finds unreadable; skip them."""
+        """Find and skip the samples that fail in collation."""
         found = False
         for row in rows:
             try:

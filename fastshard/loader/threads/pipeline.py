@@ -20,8 +20,8 @@ __all__ = ["Pipeline", "PipelineOptions", "PipelineStoppedError", "running_pipel
 
 MIN_CHUNK, MAX_CHUNK = 4, 8  # samples that a thread claims at a time
 CHUNKS_PER_THREAD = 4  # of a batch, with chunks of MAX_CHUNK
-FILL_SECONDS = 0.001  # between looks of `fill` at what threads made
-STOP_SECONDS = 1.0  # that `join` waits for threads
+FILL_SECONDS = 0.001  # poll interval of `fill`
+STOP_SECONDS = 1.0  # timeout of `join`
 DIRECT_NS = 1_000_000  # to make a batch: below, threads may cost more than they gain
 
 
@@ -60,10 +60,10 @@ def running_pipeline() -> Pipeline | None:
 class Pipeline:
     """Threads and the batches between them and the consumer.
 
-    Threads refer to it, and it does not refer to its loader, which stops it when it is
-    garbage. Threads claim chunks of the oldest unfinished batch first. Batches are made
-    in memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the
-    last one.
+    Threads refer to it; it has no reference to its loader, whose finalizer stops it.
+    Threads claim chunks of the oldest unfinished batch first. Batches are made in
+    memory of the pool, in that of ``ahead + 2`` if the consumer keeps none but the last
+    one.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Pipeline:
         self._works: deque[BatchWork] = deque()  # opened, not taken; in order
         self._opened = 0
         self.ready = 0  # batches that are made and not taken
-        self._asked = 0  # batches that the consumer asked for
+        self._asked = 0  # batches that the consumer requested
         self._is_asking = False
         self._is_filling = False  # `fill` was called since
         self._idle: list[threading.Lock] = []  # gates of threads without work
         self._fetcher: threading.Lock | None = None  # its gate, while it waits
-        self._waits: Waits | None = None  # what the fetching thread waits for
+        self._waits: Waits | None = None  # pending requests of the fetching thread
         self._error: BaseException | None = None  # of the pipeline itself
         self._is_stopping = False
         self._is_waiting = False  # the consumer, at its gate
@@ -114,7 +114,7 @@ class Pipeline:
         Must not be called after the last batch.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        may_make = timeout is None  # nothing ends a read of its own in time
+        may_make = timeout is None  # its own read would ignore the timeout
         self._ask(may_make)
         while True:
             with self._lock:
@@ -185,9 +185,9 @@ class Pipeline:
             time.sleep(FILL_SECONDS)
 
     def _is_direct(self) -> bool:
-        """Return True if the consumer makes all batches: it leaves threads no time.
+        """Return True if the consumer makes all batches: threads would be idle.
 
-        A batch of arrays is stacked sooner than it is handed over by a thread.
+        Stacking a batch of arrays is faster than handing it over between threads.
         """
         return (
             self._is_prepared
@@ -211,7 +211,7 @@ class Pipeline:
         self._steps.collate(work, work.buffers)
         with self._lock:
             self._end_work(work)
-            # Others may have run meanwhile: about the least of the last batches.
+            # Other threads may have interfered: take the least of the last batches.
             made = time.perf_counter_ns() - began
             self._make_ns = min(made, self._make_ns * 5 // 4 or made)
 
@@ -278,20 +278,20 @@ class Pipeline:
         return Claim(self._open(), 0, 0)
 
     def _limit(self) -> int:
-        """Return the number of the first batch that must not be begun yet."""
+        """Return the number of the first batch that may not be begun yet."""
         ahead = self._options.ahead + self._is_filling
         return min(self._count, self._asked + ahead)
 
     def _chunk(self, work: BatchWork) -> int:
         if self._is_prepared or work.error is not None:
             return work.rows
-        if work.number == 0:  # the consumer waits: threads are to end together
+        if work.number == 0:  # the consumer waits: let threads end together
             return MIN_CHUNK
         share = work.rows // (CHUNKS_PER_THREAD * self._options.threads)
         return min(max(share, MIN_CHUNK), MAX_CHUNK)
 
     def _open(self) -> BatchWork:
-        """Begin the next batch."""
+        """Start the next batch."""
         size = self._options.batch_size
         start = self._start + self._opened * size
         work = BatchWork(self._opened, start, min(start + size, self._total))
@@ -299,19 +299,19 @@ class Pipeline:
         self._works.append(work)
         if not self._is_remote:
             work.buffers = BufferSet(self._pool)
-            if self._is_prepared:  # whoever opens it makes all of it
+            if self._is_prepared:  # the thread that opens it makes all of it
                 work.is_fetched = True
                 work.claimed = work.rows
         return work
 
     def _is_full(self) -> bool:
-        """Return whether no work is begun before the consumer asks for more."""
+        """Return whether the queue is full: the consumer must ask first."""
         return self._opened >= self._limit() and all(
             work.is_fetched for work in self._works
         )
 
     def _is_over(self) -> bool:
-        """Return whether no work will come: all batches are claimed."""
+        """Return whether all batches are claimed."""
         return self._opened == self._count and all(
             work.claimed == work.rows for work in self._works
         )
@@ -340,7 +340,7 @@ class Pipeline:
             self._end_work(work)
 
     def _end_work(self, work: BatchWork) -> None:
-        """Count a batch that is made; wake the consumer if it waits for that one."""
+        """Count a finished batch; wake the consumer if it waits for that one."""
         work.is_done = True
         self.ready += 1
         if self._works and self._works[0] is work:
@@ -349,7 +349,7 @@ class Pipeline:
     def _wake(self, count: int = 1) -> None:
         """Let idle threads look for work."""
         for _ in range(count):
-            if not self._idle:  # asked each time: a finalizer may call `stop` between
+            if not self._idle:  # checked each time: a finalizer may call `stop` between
                 break
             self._idle.pop().release()
         fetcher, self._fetcher = self._fetcher, None
@@ -422,7 +422,7 @@ class Pipeline:
             self._release_consumer()
 
     def stop(self) -> None:
-        """Let threads end after what they are doing; also called by finalizers."""
+        """Let threads end after their current work; also called by finalizers."""
         with self._lock:
             self._is_stopping = True
             self._wake(len(self._idle))

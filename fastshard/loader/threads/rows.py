@@ -10,7 +10,7 @@ from fastshard.loader.threads.batch_work import BatchSteps, BatchWork
 __all__ = ["OK", "SKIPPED", "FailedRows"]
 
 SKIPPED, OK = "__skipped__", "__ok__"
-MAX_PROBED = 64  # batches after one without a good row, for the shapes of its arrays
+MAX_PROBED = 64  # batches searched for a good row, whose arrays give the shapes
 
 
 class FailedRows:
@@ -20,7 +20,7 @@ class FailedRows:
         self._masks = masks
         self._steps = steps
         self._pool = pool
-        self._template: Any = None  # of no rows, for a batch whose rows all failed
+        self._template: Any = None  # without rows, for a batch whose rows all failed
 
     def add(self, work: BatchWork) -> Any:
         """Return a made batch with the field ``__skipped__`` or ``__ok__``."""
@@ -52,7 +52,7 @@ class FailedRows:
     def _probe(self, work: BatchWork) -> Any:
         """Return the fields of a later batch with a good row, without rows; or None.
 
-        The batches that are made for it are dropped.
+        Drops the batches made for it.
         """
         total = len(self._steps.source)
         last = min(total, work.stop + MAX_PROBED * work.rows)
@@ -137,7 +137,7 @@ def spread_rows(value: Any, ok: Any, buffers: BufferSet, name: str = "") -> Any:
         ]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, np.ndarray) and value.ndim and len(value) == good:
-        kept = value.copy()  # it may be on the memory that is written to
+        kept = value.copy()  # it may share memory with `full`
         full = buffers.take(name, (len(ok), *value.shape[1:]), value.dtype)
         full[~ok] = np.zeros((), value.dtype)
         full[ok] = kept

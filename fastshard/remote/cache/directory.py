@@ -39,10 +39,10 @@ SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")  # an entry's directory
 OBJECT = "object.json"  # the version file of an entry
 USED = "used"  # an empty file; its mtime is the time of the entry's last use
-HASHED = "hashed"  # the state of an entry's data when its digest was compared
+HASHED = "hashed"  # the state of an entry's data at its last digest check
 LOCK = ".lock"  # suffix of a file that is locked while an object is downloaded
 NEW = ".new"  # suffix of a directory that becomes an entry
-PATIENCE_NS = 3600 * 10**9  # age of an unfinished entry that may be abandoned
+PATIENCE_NS = 3600 * 10**9  # age of an unfinished entry after which it may be removed
 
 
 class CachedObject(NamedTuple):
@@ -137,7 +137,7 @@ def survey(folder: str) -> Iterator[EntryUsage]:
 
 
 def mtime_ns(path: str) -> int:
-    """Return a file's modification time, ns since 1970; 0 if it has none."""
+    """Return a file's modification time, ns since 1970; 0 if unreadable."""
     try:
         return os.stat(path, follow_symlinks=False).st_mtime_ns
     except OSError:

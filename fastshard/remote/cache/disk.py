@@ -1,4 +1,4 @@
-"""File operations that are safe beside processes that damage or fill the same files."""
+"""File operations that tolerate processes that damage or fill the same files."""
 
 from __future__ import annotations
 

@@ -74,9 +74,9 @@ class EntryFiles(LockOwner):
             self._open(self._data)
         except FileNotFoundError:
             raise DamagedEntryError from None
-        fd, self.fd = self.fd, -1  # an interrupt leaks it, and closes no other one
+        fd, self.fd = self.fd, -1  # an interrupt may leak it, never close another
         self.fd = lower_descriptor(fd)
-        # Otherwise too few descriptors are left, and the files are for one call.
+        # Otherwise descriptors are scarce, and the files serve one call.
         self.is_kept: bool = self.fd < kept_limit()
         right_size = os.fstat(self.fd).st_size == nbytes
         if not (right_size and stat.S_ISREG(log.st_mode) and log.st_size <= MOST_LOG):
@@ -107,7 +107,7 @@ class EntryFiles(LockOwner):
         return os.fstat(self.fd).st_nlink == 0
 
     def has(self, start: int, end: int) -> bool:
-        """Return whether any process stored all of a range, not known as damaged."""
+        """Return whether a range is stored, and not known to be damaged."""
         with self.lock:
             if not self._ranges.has(start, end):
                 self._read_log()
@@ -130,7 +130,7 @@ class EntryFiles(LockOwner):
         return True
 
     def is_whole(self) -> bool:
-        """Return whether all of the object is stored and right, under its path."""
+        """Return whether the whole object is stored and valid, under its path."""
         if not self._whole:
             with self.lock:
                 if not self._ranges.is_whole():
@@ -263,6 +263,6 @@ class EntryFiles(LockOwner):
 
 
 def _check_above(folder: str) -> None:
-    """Raise unless the parent of entries is a directory, not a link to one."""
+    """Raise unless the parent of entries is a directory, not a link."""
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)

@@ -48,7 +48,7 @@ __all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "loc
 
 BETWEEN = 0.002  # seconds between two attempts to lock an object
 TOUCH = 5.0  # seconds between two updates of the time of the last use
-ATTEMPTS = 5  # to name an entry that others name, too
+ATTEMPTS = 5  # at a name that other processes use, too
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 MAX_MARK = 4096  # bytes of the file beside the data
 MAX_KNOWN = 1 << 16  # files that a process remembers as checked
@@ -57,7 +57,7 @@ Identity = tuple[int, int, int, int, int]  # device, inode, size, mtime_ns, ctim
 
 
 class FoundObject(NamedTuple):
-    """An object that this process has found.
+    """Object found by this process.
 
     Attributes
     ----------
@@ -153,9 +153,9 @@ def _is_right(path: str, folder: str, digest: bytes) -> bool:
 
 
 class ObjectWriter:
-    """Writer of a whole object, which becomes an entry when it is right.
+    """Writer of a whole object; its digest is checked before it becomes an entry.
 
-    Used in a ``with`` statement, at whose end what was not committed is removed.
+    Used in a ``with`` statement, at whose end uncommitted data are removed.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class ObjectWriter:
         return path
 
     def _rename(self, folder: str) -> bool:
-        """Give the files the entry's name, in place of unusable ones that have it."""
+        """Rename the files to the entry's name; replace unusable ones."""
         for attempt in range(ATTEMPTS):
             try:
                 os.rename(self._new, folder)
@@ -248,7 +248,7 @@ class ObjectWriter:
         return OSError(error.errno, os.strerror(error.errno), self._cache.folder)
 
     def close(self) -> None:
-        """Close the data file, and remove what was not committed."""
+        """Close the data file; remove it unless committed."""
         self._close_file()
         shutil.rmtree(self._new, ignore_errors=True)
 
@@ -299,7 +299,7 @@ def locked(
 
 
 class _InProcess(LockOwner, ForkAware):
-    """Objects that threads of this process hold; none in a forked child."""
+    """Objects that threads of this process hold; empty in a forked child."""
 
     def __init__(self) -> None:
         LockOwner.__init__(self)
@@ -344,7 +344,7 @@ def _remember(path: str, identity: Identity) -> None:
 
 
 def _mark_of(identity: Identity) -> bytes:
-    """Return the content of the file beside checked data; empty: nothing is trusted."""
+    """Return the content of the file beside checked data; empty: untrusted."""
     boot = boot_id()
     return json.dumps([boot, *identity]).encode() if boot else b""
 

@@ -103,7 +103,7 @@ class Ranges:
             piece.unverified.append(found)
 
     def add_verified(self, start: int, end: int) -> None:
-        """Add a range whose bytes are right; it lies inside one piece."""
+        """Add a verified range; it lies inside one piece."""
         piece = self._piece(start // PIECE)
         _insert(piece.stored, start, end)
         _insert(piece.verified, start, end)
@@ -114,7 +114,7 @@ class Ranges:
         return tuple(piece.unverified) if piece else ()
 
     def record_check(self, number: int, right: set[Range], wrong: set[Range]) -> None:
-        """Record which of a piece's ranges had a right, or a wrong, CRC."""
+        """Record the ranges of a piece whose CRC was right, or wrong."""
         piece = self._piece(number)
         for start, end, _ in right:
             _insert(piece.verified, start, end)

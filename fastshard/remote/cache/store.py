@@ -61,7 +61,7 @@ NOT_OF_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT)
 
 T = TypeVar("T")
 
-_warned_of: set[str] = set()  # folders that were too small for an object
+_warned_of: set[str] = set()  # folders that are too small for an object
 
 
 class RangeCache(LockOwner):
@@ -117,7 +117,7 @@ class RangeCache(LockOwner):
         return max(found)[1] if found else None
 
     def stop(self, error: Exception) -> None:
-        """End all storing; warn the first time."""
+        """Stop storing; warn the first time."""
         with self.lock:
             first = not self.is_stopped
             self.is_stopped = True
@@ -186,7 +186,7 @@ class RangeCache(LockOwner):
                 others = [entry for entry in entries if entry.path != keep]
                 if left < 0:
                     left += remove_entries(others, limit // SPARE - left)
-        share = max(limit // 64, left // 8)  # other processes store as well
+        share = max(limit // 64, left // 8)  # other processes store too
         with self.lock:
             self._room = max(0, min(left, share))
 
@@ -205,7 +205,7 @@ class RangeCache(LockOwner):
 
 
 def most_open() -> int:
-    """Return how many entries of a cache may have open files."""
+    """Return the maximum of entries with open files."""
     return min(MOST_OPEN, max(8, kept_limit(spared=True) // 2))
 
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: bytes, files, and texts with a secret in them."""
+"""Bodies of requests: bytes, files, and JSON with secrets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FileBody(Body):
         self.path = os.fspath(path)
         self.kind = kind
         status = os.stat(self.path)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would never open
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
             code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
             raise OSError(code, "not a regular file", self.path)
         self.nbytes = status.st_size
@@ -88,12 +88,12 @@ class FileBody(Body):
             raise BodyError(OSError(f"{self.path} changed while it was sent"))
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of what was sent last."""
+        """Return the SHA-256 of the bytes sent last."""
         return self.sent.digest()
 
 
 class BodyError(Exception):
-    """A body cannot be read while it is sent; no error of the network."""
+    """A request body cannot be read; not an error of the network."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)
@@ -118,7 +118,7 @@ class JsonBody(Body):
 
 
 def _encode(value: dict[str, Any], show: Callable[[Secret], str]) -> bytes:
-    """Return JSON in UTF-8, with secrets as a function shows them."""
+    """Return JSON in UTF-8; a function renders the secrets."""
 
     def default(item: object) -> str:
         if isinstance(item, Secret):

@@ -50,8 +50,8 @@ __all__ = ["HttpExchange", "ServiceRequest"]
 
 PIECE = 256 << 10  # bytes of an answer read at a time
 MAX_ERROR = 1 << 20  # bytes of the body of a status above 299
-NAMED = re.compile(rb'"error"\s*:\s*"\w{1,100}"')  # as of XRPC, not a sentence
-UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte of a request
+NAMED = re.compile(rb'"error"\s*:\s*"\w{1,100}"')  # an XRPC error name, not a sentence
+UNSENT = (NewConnectionError, ConnectTimeoutError)  # no byte was sent
 Sink = Callable[[bytes], object]
 
 
@@ -108,7 +108,7 @@ class ServiceRequest:
         self.attempts = attempts
         self.names_errors = names_errors
         self.seconds = seconds
-        self.sent = False  # whether a server may have got the last attempt
+        self.sent = False  # whether a server may have received the last attempt
 
     @property
     def credentials(self) -> Credentials:
@@ -139,7 +139,7 @@ class TimeLimit:
         self.deadline = Deadline(timeout if whole is None else whole)
         self._moves = whole is None
         self._timeout = int(timeout * 1e9)  # ns
-        self._end = self.deadline.at  # ns, without any progress
+        self._end = self.deadline.at  # ns without progress
         self._most = 0  # bytes, of any attempt
 
     def advance(self, nbytes: int) -> None:
@@ -209,7 +209,7 @@ class HttpExchange:
     def _attempt(
         self, request: ServiceRequest, target: str, trusted: bool, limit: TimeLimit
     ) -> Answer | Exception:
-        """Send a request once; return its answer, or what went wrong."""
+        """Send a request once; return its answer or its error."""
         if self.by_proxy and proxy_for(origin_of(target)) is not None:
             trusted = True
         client = client_for(self.trusted if trusted else self.settings)
@@ -260,7 +260,7 @@ def _send(
 
 
 def _paced(pieces: Iterator[Any], limit: TimeLimit) -> Iterator[Any]:
-    """Send a body, or yield its pieces, until the time is over or an answer comes.
+    """Send a body, or yield its pieces, until the deadline or an answer.
 
     A plain socket is written to here, only while it has nothing to read. A TLS socket
     may have something to read without an answer, for a session's tickets.
@@ -342,7 +342,7 @@ def _too_large(most: int, url: str, status: int) -> RemoteError:
 
 
 def _redact(error: Exception, request: ServiceRequest) -> Exception:
-    """Return an error whose text, which may be the server's, has no secret."""
+    """Return an error without secrets in its text, which may be the server's."""
     if isinstance(error, RetryError):
         reason = request.redact(error.reason)
         return RetryError(reason, error.status, error.retry_after, error.within)

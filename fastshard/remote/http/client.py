@@ -63,7 +63,7 @@ FAILURES = (
     OSError,
     http.client.HTTPException,
     ValueError,
-    OverflowError,  # of http.client, for a chunk of an absurd size
+    OverflowError,  # http.client raises it for a chunk of an absurd size
 )
 
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"))
@@ -75,7 +75,7 @@ UNREACHABLE = frozenset(
 )
 EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signature
 MESSAGE = 64 << 10  # bytes of the body of an error response
-MESSAGE_SECONDS = 2.0  # for which the body of a refusal is waited for
+MESSAGE_SECONDS = 2.0  # seconds to wait for the body of a refusal
 COMMON = frozenset((200, 206, 404))  # statuses that the fast path receives
 FIRST = 1 << 20  # bytes of an object that is read whole, in the first request
 LARGEST = 1 << 40  # bytes of a downloaded object
@@ -366,9 +366,9 @@ def _drain(response: Any, deadline: Deadline) -> bytes:
 
 
 def _read_message(response: Any, deadline: Deadline) -> bytes:
-    """Return the begin of the body of a refusal, or nothing if it does not come soon.
+    """Return the start of a refusal's body, or b"" if it does not arrive soon.
 
-    S3 sends it in chunks.
+    S3 sends chunked bodies.
     """
     end, message = deadline.at, b""
     deadline.at = min(end, time.monotonic_ns() + int(MESSAGE_SECONDS * 1e9))

@@ -55,7 +55,7 @@ class _CurrentRead(threading.local):
     response: TimedResponse | None = None
     query: str = ""  # of the request's target, with its question mark
     connection: Any = None  # that sends the request
-    cut: bool = False  # whether the server has not got the whole body of the request
+    cut: bool = False  # whether part of the request's body is unsent
 
     def clear(self) -> None:
         """Forget the read, which has ended."""
@@ -81,7 +81,7 @@ class _TimedRaw(io.RawIOBase):
         if deadline is None:
             raise ValueError("a read without a deadline")
         while True:
-            deadline.sock = self.sock  # before `remaining` asks if it is cancelled
+            deadline.sock = self.sock  # before `remaining` checks for cancellation
             try:
                 self.sock.settimeout(deadline.remaining())
                 return self.sock.recv_into(buffer)
@@ -103,7 +103,7 @@ class TimedResponse(HTTPResponse):
         self._raw = _TimedRaw(sock)
         # HTTPResponse calls only `makefile` of the socket.
         super().__init__(self, *args, **kwargs)  # type: ignore[arg-type]
-        self._drained = False  # whether the buffer holds no byte of the body
+        self._drained = False  # whether all buffered bytes of the body were taken
         current_read.response = self
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -111,7 +111,7 @@ class TimedResponse(HTTPResponse):
         return io.BufferedReader(self._raw, BUFFER)
 
     def receive(self, scatter: Scatter) -> bool:
-        """Receive some bytes of the body; return False at its end."""
+        """Receive bytes of the body; return False at its end."""
         sock = self._raw.sock
         if self._drained and CAN_RECEIVE and type(sock) is socket.socket:
             count = _receive(sock, scatter)
@@ -267,7 +267,7 @@ def check_public(origin: Origin) -> None:
 
 
 def refuse_proxy(origin: Origin, proxy: str | None) -> None:
-    """Raise RefusedHostError for a proxy: it resolves names itself."""
+    """Raise RefusedHostError for a proxy, which resolves names itself."""
     if proxy is not None:
         raise RefusedHostError(
             "private_hosts=False cannot be enforced through a proxy, which resolves "

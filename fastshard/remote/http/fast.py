@@ -60,8 +60,8 @@ from fastshard.remote.transport import LoopedRead, ObjectInfo, Part
 __all__ = ["FastHttp", "HttpLoop", "ServerState"]
 
 MOST_IDLE = 256  # connections to one server
-FAILURES = 3  # in a row, after which a server's ranges are left to urllib3
-REST = 5.0  # seconds for which they are
+FAILURES = 3  # failures in a row, after which urllib3 reads a server's ranges
+REST = 5.0  # seconds of that pause
 IDLE = 1.0  # seconds before the idle thread ends
 LIFETIME = 300.0  # seconds for which a resolved address is connected to
 FIRST = 16 << 10  # bytes of the first receive
@@ -92,7 +92,7 @@ class ServerState:
         weakref.finalize(self, _close_all, self.idle)
 
     def is_paused(self) -> bool:
-        """Return whether its ranges are left to urllib3, after failures."""
+        """Return whether urllib3 reads the server's ranges, after failures."""
         return self._failures >= FAILURES and time.monotonic() < self._paused_until
 
     def record(self, succeeded: bool) -> None:
@@ -104,7 +104,7 @@ class ServerState:
             self._paused_until = time.monotonic() + REST
 
     def has_address(self) -> bool:
-        """Return whether an address is known to which a connection was made."""
+        """Return whether a working address is known."""
         return self._address is not None and time.monotonic() < self._known_until
 
     def learn_address(self, sock: socket.socket) -> None:
@@ -194,7 +194,7 @@ class HttpLoop(ForkAware):
         return accepted
 
     def ensure_thread(self) -> None:
-        """Start the thread unless it runs; without threads, read in this one."""
+        """Start the thread unless it runs; without threads, run the loop here."""
         with self._lock:
             if self._thread is not None or self._loop.is_quiet():
                 return
@@ -206,7 +206,7 @@ class HttpLoop(ForkAware):
         try:
             thread.start()
         except RuntimeError:  # the system has no more threads
-            self._loop.stop()  # as soon as nothing is left to read
+            self._loop.stop()  # as soon as all reads are done
             try:
                 self._work()
             finally:
@@ -226,7 +226,7 @@ class HttpLoop(ForkAware):
             if self._step():
                 continue
             self._thread = None
-            if self._loop.is_quiet():  # else another thread may have seen this one
+            if self._loop.is_quiet():  # otherwise another thread may have seen this one
                 batch_memory.drain()
                 return
             with self._lock:
@@ -235,7 +235,7 @@ class HttpLoop(ForkAware):
                 self._thread = own
 
     def _step(self) -> bool:
-        """Run the loop once; return whether anything was done."""
+        """Run the loop once; return whether it made progress."""
         ended = self._loop.run(IDLE)
         for exchange in ended:
             self._end(exchange)
@@ -248,7 +248,7 @@ class HttpLoop(ForkAware):
         return bool(ended or left or lacking)
 
     def _end(self, exchange: RangeExchange) -> None:
-        """Complete the read of an exchange, or leave it to urllib3."""
+        """Complete the read of an exchange, or pass it to urllib3."""
         read: LoopedRead = exchange.read
         server: ServerState = read.server
         for _ in range(exchange.sends):
@@ -270,7 +270,7 @@ class HttpLoop(ForkAware):
             read.read_generally(exchange.begun)
 
     def _release(self, fd: int, is_idle: bool) -> None:
-        """Keep or close a connection that left the loop."""
+        """Keep or close the connection of a finished exchange."""
         sock, server = self._sockets.pop(fd)
         if is_idle:
             server.push_idle(sock)
@@ -278,7 +278,7 @@ class HttpLoop(ForkAware):
             sock.close()
 
     def _add_connection(self, server: ServerState) -> None:
-        """Add a connection to a server; without one, give up its queued reads."""
+        """Connect to a server; on failure pass its queued reads to urllib3."""
         sock, is_new = server.pop_idle(), False
         if sock is None:
             sock, is_new = server.connect(), True
@@ -410,7 +410,7 @@ class FastHttp:
         is_plain = CAN_EXCHANGE and origin.scheme == "http"
         nbytes, begun = wanted[3].left, time.monotonic()
         while True:
-            # An old address is resolved again by a new connection.
+            # A stale address is resolved again by a new connection.
             knows = server.has_address() or not is_plain
             sock = server.pop_idle() if knows else None
             is_new = sock is None
@@ -480,7 +480,7 @@ class FastHttp:
             return None
 
     def count_uncommon(self, url: str) -> None:
-        """Record that urllib3 has to send a request of `ask` again."""
+        """Record that urllib3 must repeat a request of `ask`."""
         self._server_of(origin_of(url)).uncommon += 1
         traffic.count_retry()
 
@@ -497,7 +497,7 @@ class FastHttp:
     def _request(
         self, url: str, start: int, end: int, expected: ObjectInfo | None
     ) -> bytes:
-        """Return a request as it is sent."""
+        """Return the encoded request."""
         tag = "" if expected is None else expected.tag
         credentials = self._settings.credentials
         return range_request(url, start, end, tag, credentials).encode()

@@ -54,7 +54,7 @@ SIGNATURE = re.compile(
     re.IGNORECASE,
 )
 FRESH_URL = "; give a fresh URL, or sign=, a function that returns one"
-EARLIEST = 1e9  # seconds since 1970: no signature expired before
+EARLIEST = 1e9  # seconds since 1970; real expiries are later
 
 
 class Wanted(NamedTuple):
@@ -166,7 +166,7 @@ class RangeResponse:
         self.end = end
 
     def _check_whole(self, whole: bool) -> None:
-        """Accept a whole object if that was asked for, or the range covers it."""
+        """Accept a whole object if it was requested or the range covers it."""
         total = self._length()
         if (
             self._expected is not None

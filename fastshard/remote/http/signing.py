@@ -1,4 +1,4 @@
-"""Signed URLs: fresh ones in place of those that a server refuses."""
+"""Signed URLs: renewal of refused ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SignedUrls"]
 
 
 class SignedUrls:
-    """Fresh URLs in place of refused ones, from the function of ``sign=``.
+    """Renewed URLs of refused ones, from the function of ``sign=``.
 
     Attributes
     ----------
@@ -57,5 +57,5 @@ class SignedUrls:
 
 
 def _is_refusal(error: RemoteError) -> bool:
-    """Return whether a fresh signature may be accepted."""
+    """Return whether a fresh signature may help."""
     return error.status in (401, 403) or error.reason.endswith(FRESH_URL)

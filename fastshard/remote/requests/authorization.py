@@ -85,7 +85,7 @@ WAYS: tuple[type[Authorization], ...] = (FixedHeaders, Bearer)
 
 
 def ways_of(options: RemoteOptions) -> tuple[Authorization, ...]:
-    """Return the ways that options ask for."""
+    """Return the ways that the options select."""
     ways = (kind.of(options) for kind in WAYS)
     return tuple(way for way in ways if way is not None)
 

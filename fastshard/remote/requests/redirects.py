@@ -1,4 +1,4 @@
-"""Redirects: the URLs that they lead to, without a step from TLS to plain HTTP."""
+"""Redirects: target URLs, never from TLS to plain HTTP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_downgrade(sent: str, following: str) -> bool:
 
 
 def lifetime_of(url: str) -> float:
-    """Return for how many seconds a redirect's target is valid; signed ones say so."""
+    """Return the seconds of validity of a redirect's target."""
     until = expiry_of(url)
     return LIFETIME if until is None else max(0.0, until - time.time() - MARGIN)
 

@@ -18,7 +18,7 @@ class Authorization:
 
     @classmethod
     def of(cls, options: RemoteOptions) -> Self | None:
-        """Return the way that options ask for; None if they do not."""
+        """Return the way that the options select, or None."""
         raise NotImplementedError
 
     def headers(self, request: HttpRequest) -> Mapping[str, str]:
@@ -31,7 +31,7 @@ class Authorization:
 
 
 class Credentials(NamedTuple):
-    """Ways to authorise requests to some servers, and to no others."""
+    """Ways to authorise requests to a fixed set of servers."""
 
     ways: tuple[Authorization, ...]
     origins: frozenset[Origin]

@@ -14,10 +14,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Encoding(ABC):
-    """How the values of an MDS column are stored.
+    """Base class of encodings: how the values of an MDS column are stored.
 
-    An encoding of the user's own has the same attributes; it need not derive from this
-    class.
+    A user's encoding has the same attributes; it need not derive from this class.
 
     Attributes
     ----------

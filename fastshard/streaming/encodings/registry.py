@@ -52,7 +52,7 @@ SCALARS = (
 
 
 class CustomEncoding(Protocol):
-    """An encoding of the user's own."""
+    """A user's encoding."""
 
     @property
     def size(self) -> int | None: ...
@@ -103,7 +103,7 @@ def register_encoding(name: str, cls: Callable[[], CustomEncoding]) -> None:
     Raises
     ------
     ValueError
-        The name is that of one of the format's own encodings, or is no name.
+        The name is that of one of the format's own encodings, or is not a name.
     TypeError
         The class has no `encode`, `decode` or `size`.
 
@@ -130,7 +130,7 @@ def register_encoding(name: str, cls: Callable[[], CustomEncoding]) -> None:
     encoding = cls()
     for method in ("encode", "decode"):
         if not callable(getattr(encoding, method, None)):
-            raise TypeError(f"an encoding has a method {method}, {cls!r} has none")
+            raise TypeError(f"an encoding needs a method {method}, {cls!r} lacks it")
     size = getattr(encoding, "size", "nothing")
     if not (size is None or (isinstance(size, int) and size > 0)):
         raise TypeError(f"size must be a positive int or None, got {size!r}")
@@ -214,7 +214,7 @@ def get_mds_encodings() -> set[str]:
 
 
 def is_mds_encoding(encoding: str) -> bool:
-    """Return whether there is an encoding."""
+    """Return whether an encoding exists."""
     try:
         find_encoding(encoding)
     except ValueError:
@@ -223,5 +223,5 @@ def is_mds_encoding(encoding: str) -> bool:
 
 
 def is_mds_encoding_safe(encoding: str) -> bool:
-    """Return whether to decode any bytes is harmless."""
+    """Return whether any bytes can be decoded without running code."""
     return encoding != "pkl"

@@ -19,7 +19,7 @@ ROW_TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
 
 
 def is_json_encoding(encoding: str) -> bool:
-    """Return whether JSON shards have an encoding."""
+    """Return whether JSON shards support an encoding."""
     return encoding in ROW_TYPES
 
 
@@ -30,7 +30,7 @@ def is_json_encoded(encoding: str, value: object) -> bool:
 
 
 def is_xsv_encoding(encoding: str) -> bool:
-    """Return whether CSV, TSV and XSV shards have an encoding."""
+    """Return whether CSV, TSV and XSV shards support an encoding."""
     return encoding in ROW_TYPES
 
 

@@ -177,10 +177,6 @@ class Reader(ReaderBase, ABC):
         data : bytes-like
             The sample as it is stored.
 
-        Returns
-        -------
-        dict of str to object
-
         Raises
         ------
         FormatError
@@ -200,10 +196,6 @@ class Reader(ReaderBase, ABC):
         ----------
         idx : int
             Its position, from 0.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------
@@ -305,7 +297,7 @@ class Reader(ReaderBase, ABC):
     def evict(self, *, force: bool = False) -> int:
         """Remove the files of the shard that exist.
 
-        Raw files of a compressed shard stay if the compressed ones are not there.
+        Raw files of a compressed shard stay if the compressed ones do not exist.
 
         Parameters
         ----------
@@ -363,10 +355,6 @@ class Reader(ReaderBase, ABC):
     def get_raw_size(self) -> int:
         """Return the bytes of the raw files, by the index.
 
-        Returns
-        -------
-        int
-
         Examples
         --------
         >>> reader.get_raw_size()
@@ -375,11 +363,7 @@ class Reader(ReaderBase, ABC):
         return local_files.get_raw_size(self)
 
     def get_zip_size(self) -> int | None:
-        """Return the bytes of the compressed files; None if a file has none.
-
-        Returns
-        -------
-        int or None
+        """Return the bytes of the compressed files; None if a file is not compressed.
 
         Examples
         --------
@@ -389,11 +373,7 @@ class Reader(ReaderBase, ABC):
         return local_files.get_zip_size(self)
 
     def get_max_size(self) -> int:
-        """Return the most bytes that the shard takes: those of all its files.
-
-        Returns
-        -------
-        int
+        """Return the maximum of bytes on disk: those of all files.
 
         Examples
         --------
@@ -409,10 +389,6 @@ class Reader(ReaderBase, ABC):
         ----------
         keep_zip : bool
             Whether compressed files stay.
-
-        Returns
-        -------
-        int
 
         Examples
         --------
@@ -513,7 +489,7 @@ def parse_args(
 
 
 class JointReader(Reader):
-    """Base of readers of shards of one file.
+    """Base of readers of one-file shards.
 
     Parameters
     ----------
@@ -550,7 +526,7 @@ class JointReader(Reader):
 
 
 class SplitReader(Reader):
-    """Base of readers of shards of two files: data, and where the samples are in it.
+    """Base of readers of two-file shards: data, and offsets of samples.
 
     Parameters
     ----------

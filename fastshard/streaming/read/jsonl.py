@@ -23,7 +23,7 @@ EMPTY = b"\0\0\0\0\0\0\0\0{}"  # the meta file of a shard without samples
 class JSONReader(SplitReader):
     r"""Random access to the samples of a JSON shard.
 
-    Rows are what ``json.loads`` accepts: NaN, Infinity, integers of any size.
+    Rows follow the rules of ``json.loads``: NaN, Infinity, integers of any size.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ __all__ = [
     "set_up_local",
 ]
 
-File = tuple[str, StoredFile]  # path, and what the index says of it
+File = tuple[str, StoredFile]  # path, and its entry in the index
 
 
 class LocalShard(Protocol):
@@ -47,7 +47,7 @@ def get_raw_size(shard: LocalShard) -> int:
 
 
 def get_zip_size(shard: LocalShard) -> int | None:
-    """Return the bytes of the compressed files; None if any file has none."""
+    """Return the bytes of the compressed files; None if a file is not compressed."""
     total = 0
     for _, packed in shard.file_pairs:
         if packed is None:
@@ -73,9 +73,8 @@ def set_up_local(
 ) -> int:
     """Bring the files of a shard to a consistent state.
 
-    A kind of which files are missing is removed if the other kind is whole. Compressed
-    files beside whole raw ones are removed unless they are to be kept. What is the
-    only copy stays.
+    An incomplete kind is removed if the other kind is whole. Compressed files beside
+    whole raw ones are removed unless they are to be kept. The only copy stays.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if file[0] in listing]
@@ -98,9 +97,8 @@ def set_up_local(
 def evict(shard: LocalShard, *, force: bool = False) -> int:
     """Remove the files of a shard that exist.
 
-    Raw files of a compressed shard from which compressed ones are missing are its only
-    copy, for they cannot be decompressed again: they stay, and so do compressed files
-    of which there is no raw one.
+    Raw files stay if compressed ones are missing, for they are the only copy; so do
+    compressed files without a raw one.
     """
     raw, packed = _files(shard)
     here = [file for file in raw if os.path.lexists(file[0])]

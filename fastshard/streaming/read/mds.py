@@ -108,10 +108,6 @@ class MDSReader(JointReader):
         **options
             Keyword arguments of `Reader`.
 
-        Returns
-        -------
-        MDSReader
-
         Raises
         ------
         FormatError
@@ -183,10 +179,6 @@ class MDSReader(JointReader):
         data : bytes-like
             The sample as it is stored.
 
-        Returns
-        -------
-        dict of str to object
-
         Raises
         ------
         FormatError
@@ -206,10 +198,6 @@ class MDSReader(JointReader):
         ----------
         idx : int
             Its position, from 0.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------

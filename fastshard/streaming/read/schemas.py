@@ -10,7 +10,7 @@ from fastshard._core.streaming.text_rows import JsonSchema, XsvSchema
 
 __all__ = ["json_schema", "mds_plan", "xsv_schema"]
 
-MAX_SCHEMAS = 256  # that are kept for shards to come
+MAX_SCHEMAS = 256  # kept for shards opened later
 
 S = TypeVar("S", bound=RowSchema)
 _kept: dict[tuple[object, ...], RowSchema] = {}

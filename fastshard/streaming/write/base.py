@@ -81,7 +81,7 @@ class Writer(ABC):
     new_shard_size : int
         Bytes of them, and the extra bytes.
     shards : list of dict
-        What the index will say of the finished shards.
+        Entries of the finished shards for the index.
 
     Raises
     ------
@@ -137,11 +137,11 @@ class Writer(ABC):
         watch(self)
 
     def _count_held(self) -> int:
-        """Return the number of samples of the shard that is not full."""
+        """Return the number of samples not yet written."""
         return len(self.new_samples)
 
     def _find_loss(self) -> Loss:
-        """Return all samples: without an index none is found."""
+        """Return all samples: they cannot be found without an index."""
         stored = sum(shard.get("samples", 0) for shard in self.shards)
         count = 0 if self._closed else stored + self._count_held()
         name = type(self).__name__
@@ -163,22 +163,14 @@ class Writer(ABC):
         ----------
         sample : mapping of str to object
             The values by column.
-
-        Returns
-        -------
-        bytes
         """
 
     @abstractmethod
     def flush_shard(self) -> None:
-        """Write the samples that are held as a shard."""
+        """Write the buffered samples as a shard."""
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
-
-        Returns
-        -------
-        dict
+        """Return the configuration of each shard for the index.
 
         Examples
         --------
@@ -246,7 +238,7 @@ class Writer(ABC):
         error.add_note(f"sample {self._find_loss().samples:,} of {self.local}")
 
     def finish(self) -> None:
-        """Write the last shard and the index; again: nothing.
+        """Write the last shard and the index; do nothing the second time.
 
         Raises
         ------
@@ -303,7 +295,7 @@ class Writer(ABC):
         return raw, f"{raw}.{parse_compression(self.compression).extension}"
 
     def _describe(self, parts: Sequence[Buffer], basename: str) -> dict[str, Any]:
-        """Return what the index says of a file."""
+        """Describe a file for the index."""
         hashes = {}
         for algo in self.hashes:
             made = open_hash(algo)
@@ -357,15 +349,10 @@ class JointWriter(Writer):
 
     @abstractmethod
     def encode_joint_shard(self) -> bytes:
-        """Return the file of a shard of `new_samples`.
-
-        Returns
-        -------
-        bytes
-        """
+        """Return the file of a shard of `new_samples`."""
 
     def flush_shard(self) -> None:
-        """Write the samples that are held as a shard.
+        """Write the buffered samples as a shard.
 
         Raises
         ------
@@ -454,7 +441,7 @@ class SplitWriter(Writer):
         """
 
     def flush_shard(self) -> None:
-        """Write the samples that are held as a shard.
+        """Write the buffered samples as a shard.
 
         Raises
         ------

@@ -107,10 +107,6 @@ class JSONWriter(SplitWriter):
         sample : mapping of str to object
             The values by column.
 
-        Returns
-        -------
-        bytes
-
         Raises
         ------
         KeyError
@@ -137,11 +133,7 @@ class JSONWriter(SplitWriter):
         return ("{" + ", ".join(parts) + "}" + self.newline).encode()
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
-
-        Returns
-        -------
-        dict
+        """Return the configuration of each shard for the index.
 
         Examples
         --------

@@ -214,7 +214,7 @@ class MDSWriter(JointWriter):
         self.new_shard_size = nbytes
 
     def flush_shard(self) -> None:
-        """Write the rows that are held as a shard.
+        """Write the buffered rows as a shard.
 
         Raises
         ------
@@ -237,7 +237,7 @@ class MDSWriter(JointWriter):
             self._add_joint_shard([self._encode_head(rows), view], len(rows))
 
     def _encode_head(self, rows: RowBuffer) -> bytes:
-        """Return what a shard has before its rows."""
+        """Return the header of a shard."""
         count = len(rows)
         start = 4 + 4 * (count + 1) + len(self.config_data)
         try:
@@ -278,11 +278,7 @@ class MDSWriter(JointWriter):
         return self._encoder.encode(sample)
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
-
-        Returns
-        -------
-        dict
+        """Return the configuration of each shard for the index.
 
         Examples
         --------
@@ -300,10 +296,6 @@ class MDSWriter(JointWriter):
 
     def encode_joint_shard(self) -> bytes:
         """Return the file of a shard of `new_samples`.
-
-        Returns
-        -------
-        bytes
 
         Raises
         ------

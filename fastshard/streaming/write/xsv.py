@@ -116,10 +116,6 @@ class XSVWriter(SplitWriter):
         sample : mapping of str to object
             The values by column.
 
-        Returns
-        -------
-        bytes
-
         Raises
         ------
         KeyError
@@ -161,11 +157,7 @@ class XSVWriter(SplitWriter):
             _check_text(text, self.separator, self.newline, name)
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
-
-        Returns
-        -------
-        dict
+        """Return the configuration of each shard for the index.
 
         Examples
         --------
@@ -238,7 +230,7 @@ class FixedSeparatorWriter(XSVWriter):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Return what the index says of each shard, and the shard of itself.
+        """Return the configuration of each shard for the index.
 
         Returns
         -------

@@ -27,7 +27,7 @@ __all__ = [
     "stat_lines",
 ]
 
-MAX_SCHEMAS = 100  # places where the schema changes, at most
+MAX_SCHEMAS = 100  # schema changes listed, at most
 
 
 def open_packed(
@@ -75,7 +75,7 @@ class StoredField(NamedTuple):
         return found
 
     def merged(self, other: StoredField) -> StoredField:
-        """Return the type of both; a kind that differs is ``"object"``."""
+        """Return the common type; different kinds give ``"object"``."""
         optional = self.optional or other.optional
         if "None" in (self.kind, other.kind):
             known = other if self.kind == "None" else self
@@ -89,7 +89,7 @@ class StoredField(NamedTuple):
         return StoredField(found.kind, optional, found.dtype, found.shape)
 
     def agrees(self, other: StoredField) -> bool:
-        """Return whether a field of one type has both."""
+        """Return whether a field of one type can have both."""
         if "None" in (self.kind, other.kind):
             return True
         return (self.kind, self.dtype) == (other.kind, other.dtype)
@@ -99,7 +99,7 @@ Fields: TypeAlias = dict[str, StoredField]
 
 
 def describe_sample(sample: PackedSample) -> Fields:
-    """Return the types of the values that a sample stores, by field."""
+    """Return the types of a sample's values by field."""
     found = {}
     for name in sample:
         kind, is_array = sample.codec.stored_kind(sample, name)
@@ -113,7 +113,7 @@ def describe_sample(sample: PackedSample) -> Fields:
 
 
 def fingerprint(fields: Fields) -> str:
-    """Return `fastshard.typed.fingerprint` of a class that has these fields."""
+    """Return `fastshard.typed.fingerprint` of a class with these fields."""
     return hash_schema(
         {"fields": [field.schema(name) for name, field in fields.items()]}
     )
@@ -183,7 +183,7 @@ def find_schemas(
         ):
             current.update(_merge(current, found))
         elif len(schemas) == MAX_SCHEMAS:
-            current = found  # no longer one of `schemas`
+            current = found  # removed from `schemas`
         else:
             current = found
             where = {"position": position, "key": sample.key}

@@ -1,4 +1,4 @@
-"""Command ``query`` for packed datasets: samples that meet a condition."""
+"""Command ``query`` for packed datasets: samples by a condition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ that a manifest rules out are not read."""
 
 
 def extend_query(commands: Any) -> None:
-    """Let the command of columnar datasets take sources of tar shards too."""
+    """Extend the command of columnar datasets to sources of tar shards."""
     parser = commands.choices.get("query")
     if parser is None:
         return
@@ -108,7 +108,7 @@ def find(ds: Dataset[Any], where: str | None) -> list[int]:
 
 
 def has_tars(source: str) -> bool:
-    """Return whether a source is one of tar shards: no folder of another format."""
+    """Return whether a source has tar shards: it is not a folder of another format."""
     if not os.path.isdir(source):
         return source.endswith(".tar") or not os.path.lexists(source)
     if find_local_format(source) is not None:

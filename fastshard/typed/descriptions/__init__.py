@@ -1,1 +1,1 @@
-"""Sample types apart from their classes: schemas as JSON, types made of them."""
+"""Descriptions of sample types: schemas as JSON, types made of them."""

@@ -40,7 +40,7 @@ class FieldChange(NamedTuple):
 
 
 def diff(before: Structure, after: Structure) -> list[FieldChange]:
-    """Return in which fields two structures differ."""
+    """Return the differing fields of two structures."""
     others = {each.name: each for each in after.fields}
     known = {each.name for each in before.fields}
     found = []

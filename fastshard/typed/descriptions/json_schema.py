@@ -55,7 +55,7 @@ def to_property(value: ValueType) -> dict[str, Any]:
 
 
 def from_schema(schema: object, where: str = "schema") -> Structure:
-    """Return the structure of a schema of either kind: a record's, or an index's."""
+    """Return the structure of a schema, a record's or an index's."""
     found = map_of(schema, "a schema", where)
     version = found.get("atdataSchemaVersion", found.get("$atdataSchemaVersion", 1))
     if type(version) is not int or version < 1:
@@ -83,7 +83,7 @@ def from_schema(schema: object, where: str = "schema") -> Structure:
 
 
 def from_json_schema(schema: object, name: str, where: str = "schema") -> Structure:
-    """Return the structure that the JSON Schema of a record says.
+    """Return the structure described by a record's JSON Schema.
 
     Required fields come first, in the order of ``required``: a server keeps that, but
     not the order of ``properties``. References to other schemas are not followed.
@@ -103,7 +103,7 @@ def from_json_schema(schema: object, name: str, where: str = "schema") -> Struct
     for each in required:
         if not isinstance(each, str) or each not in properties:
             raise DescriptionError(
-                f"'required' has {shorten(each)}, which is no property", where
+                f"'required' has {shorten(each)}, which is not a property", where
             )
     order = list(dict.fromkeys([*required, *properties]))
     needed = set(required)
@@ -140,7 +140,7 @@ def parse_property(data: object, where: str, depth: int = 0) -> tuple[ValueType,
 
 
 def parse_reference(found: Mapping[str, Any], where: str) -> ValueType:
-    """Return the type of a property that refers to one of the known formats."""
+    """Return the type of a property that refers to a known format."""
     reference = found["$ref"]
     if not isinstance(reference, str):
         raise DescriptionError(f"'$ref' must be a str, is {shorten(reference)}", where)

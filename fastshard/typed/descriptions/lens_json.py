@@ -1,4 +1,4 @@
-"""Lenses as the JSON that an index stores, and lenses made of it."""
+"""Lenses as JSON in an index, and lenses made of it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["from_lens_json", "mapping_lens", "mapping_of", "to_lens_json"]
 AnyLens = Lens[Any, Any]
 Pairs = tuple[tuple[str, str], ...]  # field that is read, field that is written
 
-# Instructions of a function that does nothing but call a class with fields of its
-# arguments: no branch, no operator, no constant but the names of keywords.
+# Instructions of a function that only calls a class with fields of its arguments:
+# no branch, no operator, no constant but the names of keywords.
 COPYING = {
     *("RESUME", "NOP", "CACHE", "PUSH_NULL", "PRECALL", "KW_NAMES", "EXTENDED_ARG"),
     *("COPY_FREE_VARS", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST"),
@@ -82,7 +82,7 @@ def describe_function(
 
 
 def mapping_of(lens: AnyLens) -> tuple[Pairs, Pairs | None] | None:
-    """Return which fields a lens copies, None if it is not known to do only that."""
+    """Return the fields that a lens copies; None if it may do more."""
     recipe = lens._recipe
     if recipe is not None:
         make, arguments = recipe
@@ -126,7 +126,7 @@ def joined_mapping(
 def putter_pairs(
     lens: AnyLens, source: type, view: type, getter: Pairs
 ) -> Pairs | None:
-    """Return which fields of the view a putter copies back, if it does only that."""
+    """Return the fields that a putter copies back; None if it may do more."""
     found = copied_fields(lens._putter, source, (view, source))
     if found is None or {*found} != field_names(source):
         return None
@@ -154,7 +154,7 @@ def required_names(cls: type) -> set[str]:
 def copied_fields(
     function: object, result: type, arguments: Sequence[type]
 ) -> dict[str, tuple[int, str]] | None:
-    """Return from where a function copies each field of its result."""
+    """Return the source of each copied field in a function's result."""
     if not isinstance(function, types.FunctionType):
         return None
     if not all(is_plain(each) for each in (result, *arguments)):
@@ -163,7 +163,7 @@ def copied_fields(
     count = count_copied(function, result, readable)
     if count is None:
         return None
-    # No instruction looks at the values, so that any may stand for them.
+    # No instruction looks at the values: any can stand for them.
     origins: dict[int, tuple[int, str]] = {}
     given = []
     for i, cls in enumerate(arguments):
@@ -176,7 +176,7 @@ def copied_fields(
     try:
         made = function(*given)
         values = {name: getattr(made, name) for name in field_names(result)}
-    except Exception:  # of a constructor of the user's own
+    except Exception:  # of a user's own constructor
         return None
     found = {
         each.name: origins[id(values[each.name])]
@@ -187,7 +187,7 @@ def copied_fields(
 
 
 def is_plain(cls: type) -> bool:
-    """Return whether fields of a class are stored as they are given."""
+    """Return whether fields of a class are stored as given."""
     if not dataclasses.is_dataclass(cls):
         return False
     become_dataclass(cls)
@@ -204,7 +204,7 @@ def is_plain(cls: type) -> bool:
 def count_copied(
     function: types.FunctionType, result: type, readable: Set[str]
 ) -> int | None:
-    """Return how many arguments a function calls a class with, if it does only that."""
+    """Return the number of arguments if a function only calls a class, else None."""
     code = function.__code__
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         return None
@@ -222,7 +222,7 @@ def count_copied(
             attributes += 1
             if each.argval not in readable:
                 return None
-    # One more attribute would be a method of the class that is called instead.
+    # One more attribute: a method of the class is called instead.
     if len(names) != 1 or counts != [attributes]:
         return None
     return counts[0] if value_of_name(function, names[0]) is result else None
@@ -233,7 +233,7 @@ def is_keywords(value: object) -> bool:
 
 
 def value_of_name(function: types.FunctionType, name: str) -> object:
-    """Return what a name of a function stands for now."""
+    """Return the present value of a name in a function."""
     cells = dict(
         zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     )
@@ -253,7 +253,7 @@ def from_lens_json(
     allow_code: bool = False,
     where: str = "lens",
 ) -> AnyLens:
-    """Return the lens that an index's JSON says."""
+    """Return the lens described by an index's JSON."""
     record = map_of(data, "a lens", where)
     name = text_of(record, "name", where)
     getter = map_of(record.get("getter"), "'getter'", where)
@@ -347,7 +347,7 @@ def parse_pairs(data: Mapping[str, Any], source: type, view: type, where: str) -
 def mapping_lens(
     source: type, view: type, getter: Pairs, putter: Pairs | None, name: str
 ) -> AnyLens:
-    """Return a lens that copies fields, and pickles as that."""
+    """Return a lens that copies fields and pickles as a mapping."""
 
     def get(sample: Any) -> Any:
         return view(**{new: getattr(sample, old) for old, new in getter})
@@ -376,7 +376,7 @@ def load_code(
     given: tuple[type | None, type | None],
     where: str,
 ) -> AnyLens:
-    """Return a lens of functions that modules have."""
+    """Return a lens of functions in modules."""
     source, view = given
     found = import_code(getter, where)
     if isinstance(found, Lens):
@@ -399,7 +399,7 @@ def load_code(
 
 
 def has_types(lens: AnyLens) -> bool:
-    """Return whether annotations of a lens's function say its types."""
+    """Return whether the annotations of a lens's function give its types."""
     try:
         return isinstance(lens.source_type, type) and isinstance(lens.view_type, type)
     except TypeError:

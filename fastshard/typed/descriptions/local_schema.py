@@ -23,7 +23,7 @@ from fastshard.typed.kinds.value_type import (
 
 __all__ = ["from_local_json", "to_local_json"]
 
-# A schema that has this key means the dtypes that it says: atdata claims float32 for
+# With this key the schema's dtypes are exact: atdata claims float32 for
 # arrays of any.
 EXACT_KEY = "exactDtypes"
 
@@ -77,7 +77,7 @@ def field_type(value: ValueType) -> dict[str, Any]:
 
 
 def from_local_json(data: object, where: str = "schema") -> Structure:
-    """Return the structure that an index's JSON says."""
+    """Return the structure described by an index's JSON."""
     schema = map_of(data, "a schema", where)
     name = text_of(schema, "name", where)
     version = schema.get("version")
@@ -100,7 +100,7 @@ def from_local_json(data: object, where: str = "schema") -> Structure:
         value = parse_field_type(field.get("fieldType"), place, is_exact)
         fields.append(StructureField(field_name, value, optional))
     description = schema.get("description")
-    # Of schemas before 0.7 the name is `module.Class`.
+    # Before 0.7 the name in a schema is `module.Class`.
     return Structure(
         name.rpartition(".")[2] if "." in name else name,
         tuple(fields),
@@ -140,7 +140,7 @@ def parse_field_type(
 
 
 def kind_of(found: Mapping[str, Any], where: str) -> str:
-    """Return the kind of a field type: what stands after the ``#`` of its type."""
+    """Return the kind of a field type: the text after the ``#`` of its type."""
     name = found.get("$type", "")
     if not isinstance(name, str):
         raise DescriptionError(f"'$type' must be a str, is {shorten(name)}", where)

@@ -1,4 +1,4 @@
-"""Sample types made of schemas: packable classes, one for each reference."""
+"""Sample types made of schemas: one packable class for each reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MADE: WeakValueDictionary[tuple[str, str], type[PackableSample]] = (
 
 
 def make_type(structure: Structure, ref: str | None = None) -> type[PackableSample]:
-    """Return the sample type of a structure, the same one for the same content.
+    """Return the sample type of a structure, cached by content.
 
     Its fields have the kinds that a declared class would have; an optional one is None
     by default. The arguments of the constructor have the order of the fields; an
@@ -95,12 +95,12 @@ def build(structure: Structure, ref: str | None, content: str) -> type[PackableS
         lambda body: body.update(names),
     )
     become_dataclass(made)
-    declared_fields(made)  # raises for what no sample can have
+    declared_fields(made)  # raises for fields that samples cannot have
     return made
 
 
 def docstring(text: str | None) -> str | None:
-    """Return a description as a class can have it: without lone surrogates."""
+    """Return a description without lone surrogates, for a docstring."""
     return None if text is None else text.encode(errors="replace").decode()
 
 

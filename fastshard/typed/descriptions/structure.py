@@ -1,4 +1,4 @@
-"""Structures of sample types: names and kinds of fields, without a class."""
+"""Structures of sample types: names and kinds of fields, without classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastshard.typed.kinds.value_type import MAX_FIELDS, ValueType, shorten
 __all__ = ["Structure", "StructureField", "describe"]
 
 MAX_NAME = 200  # characters of a type's name, and of a field's
-# Fields of these names would be in the way of the type's own methods.
+# Names of fields that would hide the type's own methods.
 TAKEN = frozenset({"as_wds", "from_bytes", "from_data", "packed"})
 
 
@@ -61,7 +61,7 @@ class Structure(NamedTuple):
         )
 
     def check(self, where: str | None = None) -> None:
-        """Refuse names that a class and its fields cannot have."""
+        """Raise for names that a class and its fields cannot have."""
         where = where or f"schema {shorten(self.name)}"
         check_name(self.name, "class", where)
         if not self.fields:
@@ -119,7 +119,7 @@ def describe(cls: type) -> Structure:
 
 
 def docstring_of(cls: type) -> str | None:
-    """Return a class's own docstring, but not that which `dataclass` makes."""
+    """Return a class's own docstring, not the one by `dataclass`."""
     text = cls.__doc__
     if not text or text.startswith(f"{cls.__name__}("):
         return None

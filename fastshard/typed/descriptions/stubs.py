@@ -22,15 +22,15 @@ MAX_STEM = 100  # bytes of a file's name without its suffix
 DEFAULT_FOLDER = "~/.atdata/stubs"
 BUILTINS = ("bool", "bytes", "dict", "float", "int", "list", "str")
 FACE = '"""Types of schemas."""\n'
-# First lines of modules that are written here, and by atdata.
+# First lines of generated modules, ours and atdata's.
 WRITTEN = re.compile(r'# Schema: \S+@|"""Auto-generated ')
 
 
 class StubFolder:
     """Folder of Python modules with the types of schemas, one for each.
 
-    A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for
-    type checkers; what it has when it is imported is the type that `make_type` makes.
+    A module ``{authority}/{Name}_{version}.py`` has a stub ``.pyi`` beside it, for type
+    checkers; importing the module gives the type of `make_type`.
     """
 
     __slots__ = ("path",)
@@ -42,7 +42,7 @@ class StubFolder:
         return f"StubFolder({str(self.path)!r})"
 
     def write(self, structure: Structure, ref: str) -> Path:
-        """Write the module of a schema and its stub, unless they are there."""
+        """Write the module of a schema and its stub unless they exist."""
         structure.check(ref)
         path = self.path_of(structure, ref)
         for folder in (self.path, path.parent):
@@ -59,15 +59,15 @@ class StubFolder:
         return self.path / authority_of(ref) / f"{stem}.py"
 
     def import_path(self, structure: Structure, ref: str) -> str:
-        """Return the name by which a schema's module is imported.
+        """Return the import name of a schema's module.
 
-        It holds where the folder is in ``sys.path``.
+        Requires the folder in ``sys.path``.
         """
         path = self.path_of(structure, ref)
         return f"{path.parent.name}.{path.stem}"
 
     def clear(self) -> int:
-        """Remove all modules that were written, and their stubs."""
+        """Remove all generated modules and their stubs."""
         removed = 0
         for path in sorted(self.path.glob("*/*.py")):
             if path.name == "__init__.py" or not is_written(path):
@@ -84,13 +84,13 @@ class StubFolder:
 
 
 def is_written(path: Path) -> bool:
-    """Return whether a file is a module that was written here, or by atdata."""
+    """Return whether a file is a generated module, ours or atdata's."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return WRITTEN.match(file.read(1000)) is not None
 
 
 def write_once(path: Path, text: str) -> None:
-    """Write a file, unless it has the text already; replace none of another's."""
+    """Write a file unless it has the text; never replace a foreign file."""
     data = text.encode()
     try:
         old = path.read_bytes()
@@ -208,7 +208,7 @@ def imports(structure: Structure, ref: str) -> list[str]:
 def class_lines(structure: Structure, ref: str, indent: str) -> list[str]:
     """Return the statement of a class with its annotated fields."""
     text = structure.description or f"Sample of the schema {ref}."
-    text = text.encode(errors="replace").decode()  # 3.13 compiles no lone surrogate
+    text = text.encode(errors="replace").decode()  # 3.13 refuses lone surrogates
     hints = hints_of(structure, ref)
     return [
         f"{indent}class {structure.name}(PackableSample):",
@@ -224,7 +224,7 @@ def class_lines(structure: Structure, ref: str, indent: str) -> list[str]:
 
 
 def first_parameter(structure: Structure) -> str:
-    """Return the name of the constructor's first parameter, that of no field."""
+    """Return a name for the constructor's first parameter that no field has."""
     name = "self"
     while any(each.name == name for each in structure.fields):
         name = f"_{name}"
@@ -249,7 +249,7 @@ def parameters(structure: Structure, ref: str) -> list[str]:
 
 
 def hints_of(structure: Structure, ref: str) -> dict[str, str]:
-    """Return the annotation of each field, as source has it."""
+    """Return the annotation of each field as source text."""
     names = {each.name for each in structure.fields}
     prefix = "builtins." if names.intersection(BUILTINS) else ""
     found = {}

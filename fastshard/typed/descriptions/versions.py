@@ -26,7 +26,7 @@ class Version(NamedTuple):
     is_release : bool
         False with a pre-release (``1.0.0-rc.1``), which comes before its release.
     prerelease : tuple of (bool, int, str)
-        Its parts; numbers come before words. What stands after ``+`` has no order.
+        Its parts; numbers come before words. The text after ``+`` has no order.
     """
 
     major: int
@@ -43,7 +43,7 @@ def parse_version(text: str) -> Version:
     found = PATTERN.fullmatch(text) if len(text) <= MAX_VERSION else None
     if found is None:
         shown = repr(text if len(text) <= MAX_VERSION else f"{text[:MAX_VERSION]}...")
-        raise ValueError(f"{shown} is no semantic version, as '1.0.0' is")
+        raise ValueError(f"{shown} is not a semantic version such as '1.0.0'")
     major, minor, patch, before, _ = found.groups()
     parts = [] if before is None else before.split(".")
     if any(part.isdigit() and part[0] == "0" and part != "0" for part in parts):
@@ -61,7 +61,7 @@ def parse_version(text: str) -> Version:
 
 
 def latest_version(versions: Iterable[str]) -> str | None:
-    """Return the latest of several semantic versions, or None if one is none."""
+    """Return the latest of several semantic versions, or None if one is invalid."""
     try:
         parsed = [(parse_version(each), each) for each in versions]
     except (TypeError, ValueError):
@@ -72,7 +72,7 @@ def latest_version(versions: Iterable[str]) -> str | None:
 def next_patch(versions: Iterable[str]) -> str:
     """Return the version after the latest: its patch + 1; ``"1.0.0"`` is the first.
 
-    Versions that are not semantic ones do not count.
+    Versions that are not semantic are ignored.
     """
     parsed = []
     for each in versions:

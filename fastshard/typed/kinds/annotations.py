@@ -33,7 +33,7 @@ def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     fields = {}
     arguments: dict[type, Arguments] = {}
     bind_parameters(cls, {}, arguments)
-    scopes: dict[type, dict[str, Any]] = {}  # of many fields, a base's is made once
+    scopes: dict[type, dict[str, Any]] = {}  # made once for each base
     for field in dataclasses.fields(cls):
         base, annotation = found.get(field.name, (cls, field.type))
         scope = scopes[base] = scopes.get(base) or names_of(base)
@@ -44,7 +44,7 @@ def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 
 def bind_parameters(cls: type, bound: Arguments, found: dict[type, Arguments]) -> None:
-    """Collect what the type variables of generic bases stand for, by base."""
+    """Map the type variables of generic bases to their arguments, by base."""
     for alias in vars(cls).get("__orig_bases__", ()):
         base = typing.get_origin(alias)
         parameters = getattr(base, "__parameters__", ())
@@ -90,7 +90,7 @@ def own_annotations(base: type) -> dict[str, Any]:
 
 
 def names_of(base: type) -> dict[str, Any]:
-    """Return what the names in annotations of a class stand for."""
+    """Return the namespace of the annotations of a class."""
     module = sys.modules.get(base.__module__)
     names = {**vars(base), **(vars(module) if module is not None else {})}
     names |= {each.__name__: each for each in getattr(base, "__type_params__", ())}
@@ -101,7 +101,7 @@ def names_of(base: type) -> dict[str, Any]:
 def evaluate(
     annotation: Any, base: type, where: str, names: dict[str, Any] | None = None
 ) -> Any:
-    """Return the type that an annotation of a class means, with its metadata."""
+    """Return the type of a class's annotation, with its metadata."""
     names = names_of(base) if names is None else names
     holder = type("Holder", (), {"__annotations__": {"field": annotation}})
     try:
@@ -111,7 +111,7 @@ def evaluate(
             f"{where}: the annotation {annotation!r} names {error.name!r}, which is "
             f"not defined in {base.__module__}"
         ) from error
-    except Exception as error:  # an annotation is any expression
+    except Exception as error:  # an annotation can be any expression
         raise TypeError(
             f"{where}: the annotation {annotation!r} is invalid: {error}"
         ) from error
@@ -139,7 +139,7 @@ def split_metadata(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def show(hint: Any) -> str:
-    """Return an annotation as source has it."""
+    """Return an annotation as source text."""
     if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
         is_builtin = hint.__module__ == "builtins"
         return hint.__qualname__ if is_builtin else f"{hint.__module__}.{hint.__name__}"

@@ -58,7 +58,7 @@ class ArrayKind(Kind):
 
     @property
     def dtype(self) -> Any:
-        """The dtype; of several the nearest class of scalars."""
+        """The dtype; for several, their closest common scalar class."""
         import numpy as np
 
         if not self.scalars:
@@ -92,7 +92,7 @@ class ArrayKind(Kind):
         return ValueType("ndarray", self.dtype_name())
 
     def dtype_name(self) -> str | None:
-        """Return the name of the dtype, None if it is not one alone."""
+        """Return the name of the dtype, None unless it is a single one."""
         import numpy as np
 
         if len(self.scalars) != 1:
@@ -152,7 +152,7 @@ class ArrayKind(Kind):
 
 
 class StructuredKind(ArrayKind):
-    """Arrays that a format says to have structured dtypes: npy, too."""
+    """Arrays of a format for structured dtypes, npy included."""
 
     schema_name = "structured"
     reference = f"{SCHEMAS}atdata-structured-bytes/1.0.0#/$defs/structured"
@@ -191,12 +191,12 @@ KINDS: tuple[type[Kind], ...] = (ArrayKind, StructuredKind)
 
 
 def is_claimed(value: ValueType) -> bool:
-    """Return whether arrays have the very dtype that atdata claims for any."""
+    """Return whether arrays have the dtype that atdata claims for all."""
     return value.kind == ArrayKind.schema_name and value.dtype == CLAIMED
 
 
 def scalars_of(dtype: Any) -> tuple[Any, ...]:
-    """Return the scalar types of ``np.dtype[...]``, none if it says nothing."""
+    """Return the scalar types of ``np.dtype[...]``, none for any."""
     (scalar,) = typing.get_args(dtype) or (Any,)
     scalar, _ = split_metadata(scalar)
     if typing.get_origin(scalar) in (typing.Union, types.UnionType):
@@ -222,7 +222,7 @@ def scalars_of_type(scalar: Any) -> tuple[Any, ...]:
 
 
 def usual_scalar(scalar: Any) -> Any:
-    """Return a scalar type, of an abstract one a usual one below it."""
+    """Return a scalar type; for an abstract one a usual concrete one."""
     import numpy as np
 
     usual = (np.float32, np.int64, np.complex64, np.str_)
@@ -232,7 +232,7 @@ def usual_scalar(scalar: Any) -> Any:
 
 
 def is_concrete(scalar: type) -> bool:
-    """Return whether a type of NumPy's scalars has a dtype of its own."""
+    """Return whether a NumPy scalar type has a dtype of its own."""
     import numpy as np
 
     abstract = (
@@ -281,7 +281,7 @@ def parse_dtype(text: str) -> Any:
         raise TypeError(text)
     try:
         return np.dtype(text)
-    except Exception as error:  # of NumPy: TypeError, ValueError, SyntaxError
+    except Exception as error:  # raised by NumPy: TypeError, ValueError, SyntaxError
         try:
             import ml_dtypes
         except ImportError:
@@ -293,7 +293,7 @@ def parse_dtype(text: str) -> Any:
 
 
 def text_of_dtype(text: object, where: str) -> str | None:
-    """Return a schema's dtype as it says it; None is any."""
+    """Return a schema's text of a dtype; None is any."""
     if text is not None and not isinstance(text, str):
         raise DescriptionError(f"'dtype' must be a str, is {shorten(text)}", where)
     return text

@@ -1,4 +1,4 @@
-"""Kinds of fields: the face that annotations, encoding, schemas and tests ask.
+"""Kinds of fields: interface for annotations, encoding, schemas and tests.
 
 A new kind is a subclass of `Kind` or `EncodedKind` in a file of its own, and a line in
 the table of `fastshard/typed/kinds/registry.py`.
@@ -24,12 +24,12 @@ SCHEMAS = "https://alt.science/schemas/"  # of references
 SHAPE = (4, 4)  # of test values
 Describe = Callable[[Any], "Kind"]
 PlanOf = Callable[[type], Any]
-Inner = Callable[..., Any]  # the same question for a part of a value
+Inner = Callable[..., Any]  # the same method, for a part of a value
 JSON = Mapping[str, Any]
 
 
 class SampleMaker:
-    """Test sample that is being made; `make_sample` makes those of nested classes."""
+    """Test sample under construction; `make_sample` makes nested ones."""
 
     def __init__(self, i: int, rng: Any, make_sample: Callable[[type], Any]) -> None:
         self.i = i
@@ -47,22 +47,22 @@ class Kind:  # no dataclass, which takes longer to import
     """Kind of the values of a field, or of the items of a container."""
 
     name: ClassVar[str]  # as `schema_of` has it
-    schema_name: ClassVar[str | None] = None  # of its `ValueType`; None: it has none
+    schema_name: ClassVar[str | None] = None  # of its `ValueType`, or None
     opcode: ClassVar[str] = "object"  # in compiled plans; objects have a decoder
     python: ClassVar[Any] = None  # type for msgspec, and of types made of schemas
     is_item: ClassVar[bool] = True  # whether containers may have it
     is_alternative: ClassVar[bool] = True  # whether unions with others than None may
     is_format: ClassVar[bool] = False  # whether `__field_formats__` may name it
-    json_schema: ClassVar[JSON | None] = None  # None: a reference
+    json_schema: ClassVar[JSON | None] = None  # None: by reference
     reference: ClassVar[str] = ""  # URL of its definition, for JSON Schema
-    words: ClassVar[tuple[str, ...]] = ()  # of which its references have one
+    words: ClassVar[tuple[str, ...]] = ()  # its references have one of them
     lexicon: ClassVar[str | None] = None  # its name in the lexicon of schemas
-    stub_import: ClassVar[str] = ""  # the line that its annotations in stubs need
+    stub_import: ClassVar[str] = ""  # import line of its annotations in stubs
     aggregate: ClassVar[AggregateKind | None] = None  # None: not in manifests
 
     def __init__(
         self,
-        optional: bool = False,  # whether None is a value, too
+        optional: bool = False,  # whether None is also a value
         *,
         scalars: tuple[Any, ...] = (),  # of arrays: dtypes, or abstract types; or any
         items: tuple[Kind, ...] = (),  # of containers, empty where they are bare
@@ -87,12 +87,12 @@ class Kind:  # no dataclass, which takes longer to import
 
     @classmethod
     def of(cls, hint: Any, describe: Describe) -> Kind | None:
-        """Return the kind of an annotation, None if it is another's."""
+        """Return the kind of an annotation, or None."""
         return cls() if hint is cls.python and hint is not None else None
 
     @classmethod
     def of_format(cls, declared: Kind) -> Kind:
-        """Return the kind of a field whose format names this one."""
+        """Return the kind of a field with this format."""
         optional = declared.optional or declared.name == "any"
         return cls(optional, cls=declared.cls)
 
@@ -103,20 +103,20 @@ class Kind:  # no dataclass, which takes longer to import
     # Encoding and decoding
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
-        """Return the decoder of a field, None if its opcode decodes it."""
+        """Return the decoder of a field; None if its opcode decodes it."""
         return None
 
     def encoder(self) -> Callable[[Any], object] | None:
-        """Return what makes values storable, other than None and bytes."""
+        """Return the function that makes values storable, except None and bytes."""
         return None
 
     @property
     def dtype(self) -> Any:
-        """The dtype or the scalar type of a field's arrays, None for any."""
+        """The dtype or the scalar type of a field's arrays; None for any."""
         return None
 
     def from_stored(self, data: bytes) -> Any:
-        """Return the value that a constructor is given as its stored bytes."""
+        """Return the constructor's value for stored bytes."""
         return data
 
     def item_type(self, stand_in: Inner) -> Any:
@@ -135,7 +135,7 @@ class Kind:  # no dataclass, which takes longer to import
     # Batches
 
     def column(self, values: list[Any]) -> Any:
-        """Return the values of a batch: a list, or an array whose first axis they are.
+        """Return the values of a batch: a list, or an array with them along axis 0.
 
         Arrays in a list are stacked, and padded where the caller wants that.
         """
@@ -153,7 +153,7 @@ class Kind:  # no dataclass, which takes longer to import
         return found
 
     def value_type(self) -> ValueType:
-        """Return the type of the values in a schema; TypeError if it has none."""
+        """Return the values' type in a schema; raise TypeError without one."""
         if self.schema_name is None:
             raise TypeError(
                 f"a field of the kind {self.name} cannot be described by a schema"
@@ -162,7 +162,7 @@ class Kind:  # no dataclass, which takes longer to import
 
     @classmethod
     def to_property(cls, value: ValueType, inner: Inner) -> dict[str, Any]:
-        """Return the JSON Schema of a type; `inner` that of its items."""
+        """Return the JSON Schema of a type; `inner` is that of its items."""
         if cls.json_schema is not None:
             return dict(cls.json_schema)
         found: dict[str, Any] = {"$ref": cls.reference}
@@ -172,7 +172,7 @@ class Kind:  # no dataclass, which takes longer to import
 
     @classmethod
     def from_property(cls, found: JSON, inner: Inner) -> ValueType | None:
-        """Return the type that JSON Schema says, None if it is another's."""
+        """Return the type of a property of JSON Schema, or None."""
         own = cls.json_schema
         if own is None or any(found.get(key) != own[key] for key in own):
             return None
@@ -185,17 +185,17 @@ class Kind:  # no dataclass, which takes longer to import
 
     @classmethod
     def from_local(cls, found: JSON, where: str, inner: Inner) -> ValueType:
-        """Return the type that an index's JSON says; `inner` that of its items."""
+        """Return the type in an index's JSON; `inner` is that of its items."""
         return cls.from_reference(found, where)
 
     @classmethod
     def annotation(cls, value: ValueType, where: str, inner: Inner) -> Any:
-        """Return the annotation of a type's values; `inner` that of its items."""
+        """Return the annotation of a type's values; `inner` is that of its items."""
         return cls.python
 
     @classmethod
     def stub(cls, value: ValueType, where: str, prefix: str, inner: Inner) -> str:
-        """Return the annotation as the source of a stub; `prefix` goes to builtins."""
+        """Return the annotation as source of a stub; `prefix` goes to builtins."""
         return f"{prefix}{cls.python.__name__}"
 
     # Values for tests
@@ -206,7 +206,7 @@ class Kind:  # no dataclass, which takes longer to import
 
 
 def dimensions_json(value: ValueType) -> dict[str, Any]:
-    """Return the annotations of an array's dimensions, as JSON has them."""
+    """Return the dimensions of an array's annotation as JSON."""
     found: dict[str, Any] = {}
     if value.shape is not None:
         found["shape"] = list(value.shape)
@@ -216,7 +216,7 @@ def dimensions_json(value: ValueType) -> dict[str, Any]:
 
 
 class EncodedKind(Kind):
-    """Kind of values that msgpack has not: stored encoded, as bytes or a plain value.
+    """Kind of values without a msgpack type: stored as bytes or a plain value.
 
     Its `schema_name`, and the word of its references, are its name if need be. `python`
     is the type of the encoded values.
@@ -251,7 +251,7 @@ class EncodedKind(Kind):
 
     @staticmethod
     def plain(value: Any) -> Any:
-        """Return a value as manifests and conditions on them have it."""
+        """Return a value for manifests and conditions."""
         return value
 
     @classmethod
@@ -304,7 +304,7 @@ def decode_field(kind: EncodedKind, view: memoryview) -> Any:
         value = kind.from_stored(data)
     except (FormatError, MissingLibraryError):
         raise
-    except Exception as error:  # of libraries, for bytes that they cannot read
+    except Exception as error:  # raised by libraries for broken bytes
         raise FormatError(f"no {kind.schema_name}: {error}", "", 0) from error
     if kind.cls is not None and not isinstance(value, kind.cls):
         raise SchemaError(f"expected {show(kind.cls)}, got {show(type(value))}", "", 0)

@@ -33,7 +33,7 @@ LENGTH = 3  # of test values
 
 
 class ContainerKind(Kind):
-    """Values in which msgspec decodes others."""
+    """Values in which msgspec decodes other kinds."""
 
     def decoder(self, plan_of: PlanOf) -> Decode | None:
         hook = NestedSamples(plan_of)
@@ -41,7 +41,7 @@ class ContainerKind(Kind):
 
 
 class ListKind(ContainerKind):
-    """Lists, whose items are of one kind or of any."""
+    """Lists, whose items are of one kind or any."""
 
     name = "list"
     schema_name = "array"
@@ -103,7 +103,7 @@ class ListKind(ContainerKind):
 
 
 class SequenceKind(ListKind):
-    """Lists that are declared as sequences, of which manifests have no summary."""
+    """Lists declared as sequences; manifests do not summarize them."""
 
     origins = (collections.abc.Sequence, collections.abc.MutableSequence)
     aggregate = None
@@ -140,7 +140,7 @@ class TupleKind(ListKind):
 
 
 class DictKind(ContainerKind):
-    """Dicts, in schemas without the types of their values."""
+    """Dicts; their schemas lack the types of values."""
 
     name = "dict"
     schema_name = "object"
@@ -260,7 +260,7 @@ def describe_items(args: tuple[Any, ...], describe: Describe) -> tuple[Kind, ...
 
 
 def common_type(kinds: tuple[Kind, ...]) -> ValueType | None:
-    """Return the type that all items of a list have, None if they have no one."""
+    """Return the common type of a list's items, or None."""
     if not kinds or any(kind.optional for kind in kinds):
         return None
     try:

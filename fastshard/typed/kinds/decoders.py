@@ -1,7 +1,7 @@
 """Decoders of fields that are neither scalars nor arrays: containers, unions, samples.
 
-A decoder takes a view of the encoded msgpack value. msgspec decodes and checks it; what
-msgspec has no type for is decoded without a type and checked here.
+A decoder takes a view of the encoded msgpack value. msgspec decodes and checks it;
+values without a msgspec type are decoded untyped and checked here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_msgspec() -> Any:
 
 
 class StandIn(type):
-    """Classes that msgspec does not know, of which samples are instances."""
+    """Stand-in classes, unknown to msgspec, for classes of samples."""
 
     of: type
 
@@ -52,7 +52,7 @@ class NestedSamples:
         self.classes: dict[type, type] = {}
 
     def stand_in(self, cls: type) -> type:
-        """Return a class that msgspec does not know, for a class of samples."""
+        """Return a class unknown to msgspec, for a class of samples."""
         mark = StandIn(cls.__name__, (), {"__module__": cls.__module__})
         mark.of = cls
         self.classes[mark] = cls
@@ -64,7 +64,7 @@ class NestedSamples:
 
 
 class SampleField:
-    """Decoder of a field that is a sample itself; its plan is made when needed."""
+    """Decoder of a field that is a sample; its plan is made at first use."""
 
     def __init__(
         self, cls: type, optional: bool, plan_of: Callable[[type], Any]

@@ -19,8 +19,8 @@ __all__ = [
     "kind_of_value",
 ]
 
-# A line for each module, which has `KINDS`. Of several kinds that know an annotation,
-# or a property of a schema, the first counts: special ones stand before general ones.
+# A line for each module, which has `KINDS`. The first kind that accepts an annotation,
+# or a property of a schema, counts: special ones stand before general ones.
 MODULES = (
     "fastshard.typed.kinds.arrays",
     "fastshard.typed.kinds.libraries.sparse",
@@ -51,12 +51,12 @@ def describe(hint: Any) -> Kind:
 
 
 def kind_of_type(value: ValueType) -> type[Kind]:
-    """Return the kind whose values a schema describes so."""
+    """Return the kind of values that a schema describes."""
     return BY_SCHEMA_NAME[value.kind]
 
 
 def kind_of_value(value: object) -> type[EncodedKind] | None:
-    """Return the kind as which a value is encoded by itself, without importing.
+    """Return the kind that encodes a value by itself, without importing.
 
     None for values that msgpack has, and for arrays.
     """

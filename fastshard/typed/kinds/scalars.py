@@ -1,4 +1,4 @@
-"""Kinds that msgpack has itself: scalars, and choices among some of them."""
+"""Kinds with a msgpack type: scalars, and choices among them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BytesKind(Kind):
 
     @classmethod
     def from_property(cls, found: JSON, inner: Inner) -> ValueType | None:
-        """Return the type of a string that one of both keys says to be bytes."""
+        """Return the type of a string that one of both keys declares as bytes."""
         is_bytes = found.get("format") == "byte" or (
             found.get("contentEncoding") == "base64"
         )
@@ -94,7 +94,7 @@ class TextKind(Kind):
 
 
 class NoneKind(Kind):
-    """None, and nothing else."""
+    """None alone."""
 
     name = opcode = "none"
 
@@ -107,7 +107,7 @@ class NoneKind(Kind):
 
 
 class AnyKind(Kind):
-    """Values of any type that msgpack has."""
+    """Values of any msgpack type."""
 
     name = "any"
     python = Any
@@ -132,7 +132,7 @@ class ChoiceKind(Kind):
         return {**super().to_schema(describe_class), "values": values}
 
     def value_type(self) -> ValueType:
-        """Return the type that all values have."""
+        """Return the common type of the values."""
         types = {type(value).__name__ for value in self.choices()}
         if len(types) == 1 and types <= {*PRIMITIVES}:
             return ValueType(types.pop())
@@ -213,7 +213,7 @@ def decode_literal(
         return known[type(value), value]
     except (KeyError, TypeError):  # TypeError: a container
         choices = ", ".join(repr(each) for each in known.values())
-        raise SchemaError(f"{value!r} is none of {choices}", "", 0) from None
+        raise SchemaError(f"{value!r} is not one of {choices}", "", 0) from None
 
 
 def decode_enum(

@@ -1,4 +1,4 @@
-"""Types of values in schemas, and checks of the JSON that they are read from."""
+"""Types of values in schemas, and checks of their JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ValueType(NamedTuple):
     def is_like(self, other: ValueType) -> bool:
         """Return whether values of both types are the same.
 
-        A dtype that is only claimed is like itself, and like none.
+        A claimed dtype equals itself, and an absent dtype.
         """
         if self.kind != other.kind:
             return False
@@ -62,7 +62,7 @@ class ValueType(NamedTuple):
         )
 
     def reads(self, other: ValueType) -> bool:
-        """Return whether all values of another type are values of this one."""
+        """Return whether this type includes all values of another."""
         if self.kind == "array" and other.kind == "array":
             return self.items is None or (
                 other.items is not None and self.items.reads(other.items)
@@ -88,14 +88,14 @@ class ValueType(NamedTuple):
 
 
 def shorten(value: object) -> str:
-    """Return a value of a description as an error shows it."""
+    """Return a value of a description, shortened for errors."""
     if not isinstance(value, str):
         return type(value).__name__
     return repr(texts.shorten(value, MAX_SHOWN))
 
 
 def text_of(data: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a str of a description."""
+    """Return a str in a description."""
     value = data.get(key)
     if not isinstance(value, str) or not value:
         raise DescriptionError(f"must have a {key!r} field, a str", where)
@@ -103,14 +103,14 @@ def text_of(data: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def map_of(data: object, what: str, where: str) -> Mapping[str, Any]:
-    """Return a value of a description that must be an object of JSON."""
+    """Return a JSON object in a description."""
     if not isinstance(data, Mapping):
         raise DescriptionError(f"{what} must be an object, is {shorten(data)}", where)
     return data
 
 
 def list_of(data: object, what: str, where: str) -> list[Any]:
-    """Return a value of a description that must be a list of bounded length."""
+    """Return a list of bounded length in a description."""
     if not isinstance(data, list):
         raise DescriptionError(f"{what} must be a list, is {shorten(data)}", where)
     if len(data) > MAX_FIELDS:

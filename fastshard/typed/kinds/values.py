@@ -62,7 +62,7 @@ def pack(values: Mapping[str, Any], *, array_format: ArrayFormat = "npy") -> byt
 
 
 def encode_array(array: np.ndarray[Any, Any], array_format: ArrayFormat) -> bytes:
-    """Return an array's bytes by itself, npy or compact."""
+    """Return an array's bytes, npy or compact."""
     import numpy as np
 
     array = np.asanyarray(array)
@@ -85,7 +85,7 @@ def save_npy(array: Any) -> bytes:
 
 
 def convert(value: Any, name: str | None) -> object:
-    """Return a plain value for any other, as `PayloadEncoder` asks for."""
+    """Return a plain value for any other; called by `PayloadEncoder`."""
     if isinstance(value, enum.Enum):
         return value.value
     # Subclasses, also NumPy's float64, str_ and bytes_.
@@ -179,11 +179,11 @@ def flatten(value: bytearray | memoryview) -> memoryview:
 
 
 def arrange(array: Any, c_order: bool) -> Any:
-    """Return an ndarray whose data lie in C order, or in Fortran order as they are."""
+    """Return an ndarray with data in C order, or Fortran order unchanged."""
     import numpy as np
 
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("expected an array without a mask, for npy has none")
+        raise TypeError("expected an array without a mask: npy stores no masks")
     array = np.asarray(array)
     if array.flags.c_contiguous or (array.flags.f_contiguous and not c_order):
         return array
@@ -223,7 +223,7 @@ def describe_compact(array: Any, fortran: bool) -> tuple[int, bytes]:
 
 
 def is_foreign(dtype: Any) -> bool:
-    """Return whether a dtype is another library's, as bfloat16."""
+    """Return whether a dtype belongs to another library, such as bfloat16."""
     return bool(dtype.type.__module__ != "numpy")
 
 

@@ -1,4 +1,4 @@
-"""The lens from untyped samples to a packable class, which needs no function."""
+"""The lens from untyped samples to a packable class, without a function."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def dict_lens(view: type[V]) -> Lens[DictSample, V] | None:
 
 
 def is_dict_lens(lens: Lens[Any, Any]) -> bool:
-    """Return whether a lens is the one from `DictSample` that decodes its payload."""
+    """Return whether a lens decodes the payload of a `DictSample`."""
     return lens._recipe is not None and lens._recipe[0] is dict_lens

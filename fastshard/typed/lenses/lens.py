@@ -25,7 +25,7 @@ class UnresolvedTypeError(TypeError):
 
 
 class Lens(Generic[S, V]):
-    """Function from a source to a view, with an optional one that puts a view back.
+    """Function from a source to a view, with an optional putter.
 
     `fastshard.typed.lens` makes one of a function and registers it. ``f | g`` is `f`
     and then `g`; ``g @ f`` is the same lens. A lens at the top of a module pickles by
@@ -48,7 +48,7 @@ class Lens(Generic[S, V]):
     Raises
     ------
     ValueError
-        `get` has none or more than one parameter.
+        `get` does not have exactly one parameter.
 
     Examples
     --------
@@ -126,21 +126,11 @@ class Lens(Generic[S, V]):
 
     @property
     def has_putter(self) -> bool:
-        """True if `put` can write a view back: the lens has a putter."""
+        """True if the lens has a putter for `put`."""
         return self._putter is not None
 
     def get(self, s: S) -> V:
         """Return the view of a source; ``lens(s)`` is the same.
-
-        Parameters
-        ----------
-        s : object
-            The source.
-
-        Returns
-        -------
-        object
-            The view.
 
         Examples
         --------
@@ -154,13 +144,6 @@ class Lens(Generic[S, V]):
 
     def put(self, v: V, s: S) -> S:
         """Return a source, updated from a view.
-
-        Parameters
-        ----------
-        v : object
-            The view.
-        s : object
-            The source that it was a view of.
 
         Returns
         -------
@@ -226,14 +209,6 @@ class Lens(Generic[S, V]):
     def identity(sample_type: type[R]) -> Lens[R, R]:
         """Return the lens of a type to itself.
 
-        Parameters
-        ----------
-        sample_type : type
-
-        Returns
-        -------
-        Lens
-
         Examples
         --------
         >>> caption = Caption(text="a cat")
@@ -249,7 +224,7 @@ class Lens(Generic[S, V]):
         )
 
     def check_laws(self, samples: Iterable[S]) -> list[LawFailure]:
-        """Return where the lens breaks the laws that its putter should obey.
+        """Return the samples for which the lens breaks the laws of its putter.
 
         ``"GetPut"``: ``put(get(s), s) == s``. ``"PutGet"``: ``get(put(v, s)) == v``,
         with the view `v` of the next sample. Arrays are equal if their dtypes, shapes
@@ -303,14 +278,14 @@ class Lens(Generic[S, V]):
         return _make_again, (self._getter, self._putter, self._upstream_put)
 
     def _types(self) -> tuple[type[S], type[V]]:
-        """Return both types; resolve the annotations if that was not possible yet."""
+        """Return both types; resolve annotations that could not be resolved before."""
         if self._resolved is None:
             self._resolve({})
         assert self._resolved is not None
         return self._resolved
 
     def _try_resolving(self) -> None:
-        """Resolve the annotations as far as the names in them exist."""
+        """Resolve the annotations whose names exist."""
         try:
             self._resolve({})
         except UnresolvedTypeError:
@@ -344,7 +319,7 @@ class Lens(Generic[S, V]):
 
 
 def _parameters_of(get: Callable[..., Any]) -> list[str]:
-    """Return the names of a function's parameters; its annotations are not resolved."""
+    """Return the names of a function's parameters, with unresolved annotations."""
     if sys.version_info >= (3, 14):  # a signature has them
         from annotationlib import Format
 
@@ -361,14 +336,14 @@ def _enclosing_names(get: Callable[..., Any]) -> dict[str, Any]:
     """Return the variables of enclosing functions that a function uses."""
     try:
         return dict(inspect.getclosurevars(get).nonlocals)
-    except (TypeError, ValueError):  # no function; a variable that is not assigned yet
+    except (TypeError, ValueError):  # not a function; an unassigned variable
         return {}
 
 
 def _local_names() -> dict[str, Any]:
-    """Return the variables of the functions in which a lens is made, inner ones first.
+    """Return the variables of the functions that enclose a lens, inner ones first.
 
-    They are those of the calling frames of one module.
+    Of the calling frames in the same module.
     """
     package = __name__.rpartition(".")[0]
     frame: FrameType | None = sys._getframe(1)
@@ -384,7 +359,7 @@ def _local_names() -> dict[str, Any]:
 
 
 def name_type(kind: type) -> str:
-    """Return a type's name as it is shown: without the function that it is made in."""
+    """Return a type's name without its enclosing function."""
     return kind.__qualname__.rpartition("<locals>.")[2]
 
 
@@ -434,5 +409,5 @@ def compose(first: Lens[S, V], second: Lens[V, W]) -> Lens[S, W]:
 def _make_again(
     get: Callable[[S], V], put: Callable[[V, S], S] | None, upstream_put: bool
 ) -> Lens[S, V]:
-    """Return a lens that was pickled with its functions."""
+    """Unpickle a lens with its functions."""
     return Lens(get, put, upstream_put=upstream_put)

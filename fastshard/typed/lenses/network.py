@@ -32,20 +32,19 @@ ATTRIBUTE = "__fastshard_lenses__"
 
 
 class HeldLenses(dict[int, AnyLens]):
-    """Lenses that a class keeps alive; empty in a pickled copy of the class."""
+    """Lenses kept alive by a class; empty in a pickled copy of the class."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HeldLenses, ()
 
 
 class LensNetwork:
-    """The lenses of this process, by the types of their sources and views.
+    """The lenses of this process, by their source and view types.
 
-    There is one: ``LensNetwork() is LensNetwork()``. `fastshard.typed.lens` registers
-    in it, `typed.Dataset.as_type` looks up.
+    A singleton: ``LensNetwork() is LensNetwork()``. `fastshard.typed.lens` registers in
+    it, `typed.Dataset.as_type` looks up.
 
-    Types are held weakly: a lens lives in the one of its types that was made later, and
-    ends with it.
+    Types are held weakly: a lens lives as long as the later of its two types.
 
     Examples
     --------
@@ -66,8 +65,8 @@ class LensNetwork:
     """
 
     _views: WeakKeyDictionary[type, WeakKeyDictionary[type, ref[AnyLens]]]
-    _kept: HeldLenses  # of types that take no attributes
-    _pending: list[AnyLens]  # whose annotations name types that do not exist yet
+    _kept: HeldLenses  # types without attributes
+    _pending: list[AnyLens]  # whose annotations name undefined types
     _lock: LockOwner
 
     _network: LensNetwork | None = None
@@ -84,10 +83,6 @@ class LensNetwork:
 
     def register(self, lens: AnyLens) -> None:
         """Make a lens the one from its source to its view.
-
-        Parameters
-        ----------
-        lens : Lens
 
         Warns
         -----
@@ -125,10 +120,6 @@ class LensNetwork:
     def unregister(self, lens: AnyLens) -> None:
         """Remove a lens.
 
-        Parameters
-        ----------
-        lens : Lens
-
         Raises
         ------
         LensNotFoundError
@@ -158,14 +149,6 @@ class LensNetwork:
         The registered one; for a view of `DictSample` that is packable, the class's own
         decoding; else the only shortest chain of registered lenses.
 
-        Parameters
-        ----------
-        source, view : type
-
-        Returns
-        -------
-        Lens
-
         Raises
         ------
         LensNotFoundError
@@ -187,15 +170,7 @@ class LensNetwork:
         return found
 
     def find(self, source: type[S], view: type[V]) -> Lens[S, V] | None:
-        """Return the lens from one type to another, as `transform`, or None.
-
-        Parameters
-        ----------
-        source, view : type
-
-        Returns
-        -------
-        Lens or None
+        """Return the lens from one type to another as `transform`, or None.
 
         Raises
         ------
@@ -256,13 +231,13 @@ class LensNetwork:
         return None if found is None else found()
 
     def _from(self, source: type) -> list[AnyLens]:
-        """Return the registered lenses from a type."""
+        """Return the registered lenses of a source type."""
         views = self._views.get(source)
         found = () if views is None else [each() for each in [*views.values()]]
         return [lens for lens in found if lens is not None]
 
     def _hold(self, lens: AnyLens, source: type, view: type) -> None:
-        """Keep a lens alive as long as the later one of its types."""
+        """Tie the lifetime of a lens to the later of its types."""
         later = _later_of(source, view)
         held = vars(later).get(ATTRIBUTE)
         if held is None:
@@ -282,14 +257,14 @@ class LensNetwork:
             held.pop(id(lens), None)
 
     def _resolve_pending(self) -> None:
-        """Register lenses whose types exist by now."""
+        """Register lenses whose types exist now."""
         waiting, self._pending = self._pending, []
         for lens in waiting:
             try:
                 self._add(lens, lens.source_type, lens.view_type)
             except UnresolvedTypeError:
                 self._pending.append(lens)
-            except TypeError:  # the name is of something that is not a class
+            except TypeError:  # the name is not of a class
                 continue
 
     def _find_chains(self, source: type, view: type) -> list[Chain]:
@@ -352,7 +327,7 @@ def _explain_chains(source: type, view: type, chains: list[Chain]) -> LensNotFou
 
 
 def _later_of(a: type, b: type) -> type:
-    """Return the class that was made later: bases list their subclasses in order."""
+    """Return the class made later: bases list their subclasses in order."""
     if a in b.__mro__:
         return b
     if b in a.__mro__:
@@ -388,7 +363,7 @@ def lens(f: Callable[[S], V]) -> Lens[S, V]:
     Raises
     ------
     ValueError
-        The function has none or more than one parameter.
+        The function does not have exactly one parameter.
     TypeError
         An annotation is missing, or is not a class.
 

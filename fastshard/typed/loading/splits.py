@@ -1,4 +1,4 @@
-"""Splits of shards: by their names, or as they are given."""
+"""Splits of shards: by name, or as given."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def detect_split(path: str) -> str | None:
 
 
 def group_by_split(shards: Iterable[str]) -> dict[str, list[str]]:
-    """Return shards by their splits, in order; "train" where a name says none."""
+    """Return shards by split, in order; "train" without a split in the name."""
     splits: dict[str, list[str]] = {}
     for shard in shards:
         splits.setdefault(detect_split(_path_of(shard)) or DEFAULT_SPLIT, []).append(

@@ -139,7 +139,7 @@ class ManifestBuilder:
 
 
 def stored_value(value: Any) -> Any:
-    """Return the value of a row for a field's value: as the payload stores it."""
+    """Return a field's value as a row and the payload store it."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return [stored_value(each) for each in value]
     return plain_value(value)

@@ -40,10 +40,6 @@ class QueryExecutor:
     Shards that the aggregates of a manifest rule out are passed over. Offsets are those
     that the manifests state; `Dataset.query` compares manifests with their shards.
 
-    Parameters
-    ----------
-    manifests : iterable of ShardManifest
-
     Examples
     --------
     >>> from fastshard import typed
@@ -60,10 +56,6 @@ class QueryExecutor:
     @classmethod
     def from_directory(cls, directory: str | os.PathLike[str]) -> QueryExecutor:
         """Return an executor of all manifests in a directory, sorted by name.
-
-        Parameters
-        ----------
-        directory : str or path-like
 
         Raises
         ------
@@ -121,16 +113,12 @@ class QueryExecutor:
             A condition on fields; or a function of a DataFrame of pandas, with a row
             for each sample, that returns which rows are wanted.
 
-        Returns
-        -------
-        list of SampleLocation
-
         Raises
         ------
         KeyError
             The manifests do not have a field.
         TypeError
-            A field's values are not comparable, or `where` is no condition.
+            A field's values are not comparable, or `where` is not a condition.
         ValueError
             The function returns something else than a bool for each row.
         FormatError
@@ -199,7 +187,7 @@ def select_rows(
 
 
 def open_manifest(json_path: str) -> ShardManifest:
-    """Return a manifest whose table is read when it is needed."""
+    """Return a manifest whose table is read at first use."""
     manifest = ShardManifest.from_json_only(json_path)
     path = f"{json_path.removesuffix('.json')}.parquet"
     if os.path.exists(path):

@@ -67,20 +67,6 @@ def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
 
     Those that are marked with `ManifestField`; of others str and bool as categorical,
     int and float as numeric, lists as sets.
-
-    Parameters
-    ----------
-    sample_type : type
-        A packable class.
-
-    Returns
-    -------
-    dict of str to ManifestField
-
-    Raises
-    ------
-    TypeError
-        The type is not a dataclass.
     """
     if not isinstance(sample_type, type) or not dataclasses.is_dataclass(sample_type):
         raise TypeError(f"expected a packable class, got {sample_type!r}")
@@ -108,7 +94,7 @@ def infer_kind(annotation: Any) -> AggregateKind | None:
     """Return the kind of aggregate of a field without a marker, or None."""
     try:
         return describe(annotation).aggregate
-    except TypeError:  # no field of a sample, or one by its format only
+    except TypeError:  # not a field of a sample, or one by its format only
         return None
 
 
@@ -129,7 +115,7 @@ def strip(annotation: Any) -> Any:
 
 
 def query_fields(sample_type: type) -> Fields:
-    """Return the fields of a type that queries can be on.
+    """Return the fields of a type that queries can use.
 
     Parameters
     ----------
@@ -160,7 +146,7 @@ def query_fields(sample_type: type) -> Fields:
 
 
 def plain_of_kind(value: Any) -> Any:
-    """Return the plain value of one of a registered kind; others as they are."""
+    """Return the plain value of a registered kind; others unchanged."""
     kind = kind_of_value(value)
     return value if kind is None else kind.plain(value)
 

@@ -1,4 +1,4 @@
-"""Shards as their fresh indexes list them, not opened: to compare a manifest with."""
+"""Unopened shards as their fresh indexes list them, to compare manifests with."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class PeekedTar:
 
 
 class PeekedSamples:
-    """Samples of a shard that is not open; it is opened if a key is asked for."""
+    """Samples of an unopened shard; a request for a key opens it."""
 
     def __init__(
         self, tar: PeekedTar, count: int, open_samples: Callable[[], Any]
     ) -> None:
         self.tar = tar
-        self.shard = self  # as of samples that are open
+        self.shard = self  # like those of open samples
         self.open = open_samples
         self._count = count
 
@@ -68,8 +68,8 @@ def peek_samples(
 ) -> PeekedSamples | None:
     """Return the samples of shard `k` by its ``.fsi``, or None: open it.
 
-    None unless the index is surely fresh: it states the identity of the file, and what
-    is known of the shard in the dataset. Faults are reported when it is opened.
+    None unless the index is surely fresh: it agrees with the identity of the file, and
+    with the known facts of the shard. Faults are reported when it is opened.
     """
     index = shards.index_option(k)
     if (
@@ -93,7 +93,7 @@ def peek_samples(
         header.identity, FileIdentity(*marks)
     ):
         return None
-    if contents.grouping is None:  # by another rule for keys
+    if contents.grouping is None:  # grouped by another rule for keys
         return None
     tar = PeekedTar(path, nbytes, contents.table)
     return PeekedSamples(tar, header.samples, partial(shards.samples, k))
@@ -110,7 +110,7 @@ def read_small(path: str) -> BinaryIndex | None:
 
 
 def agrees(index: BinaryIndex, shards: PackedSet, k: int) -> bool:
-    """Return whether an index is as the dataset counts and identifies shard `k`."""
+    """Return whether an index agrees with the dataset on shard `k`."""
     header, view = index.header, shards.index_view
     if shards.counts()[k] != Counts(header.samples, header.members):
         return False

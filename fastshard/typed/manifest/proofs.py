@@ -1,4 +1,4 @@
-"""Manifests that were compared with their shards before, while no file changes."""
+"""Manifests already compared with their shards, while no file changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Proof", "find_candidate"]
 
-MAX_KEPT = 16 << 20  # bytes of JSON of which headers are kept
+MAX_KEPT = 16 << 20  # bytes of JSON in kept headers
 SETTLED = 2_000_000_000  # ns in which a file system may not tell two changes apart
 
 Mark = tuple[int, ...]  # of a file: its size, identity and times
 
 
 class Proof(NamedTuple):
-    """Aggregates and count of a manifest that was compared with its shard."""
+    """Aggregates and count of a manifest that agrees with its shard."""
 
     marks: tuple[Mark, ...]
     aggregates: dict[str, dict[str, Any]]
@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
     samples: int
 
     def recall(self) -> Proof | None:
-        """Return what is known of the shard if no file was changed since."""
+        """Return the proof of the shard if no file was changed since."""
         proof = PROOFS.known.get(self.key)
         if proof is None or (proof.marks, proof.samples) != (self.marks, self.samples):
             return None
@@ -54,14 +54,14 @@ class Candidate(NamedTuple):
 
 
 class Proofs:
-    """True manifests of this process, by shard; all are forgotten if too many."""
+    """Verified manifests of this process, by shard; cleared if too many."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Proof] = {}
         self._nbytes = 0  # of the headers
 
     def add(self, key: tuple[Any, ...], proof: Proof, nbytes: int) -> None:
-        """Keep what a header of `nbytes` of JSON states."""
+        """Keep the facts of a header of `nbytes` of JSON."""
         if self._nbytes + nbytes > MAX_KEPT:
             self.known.clear()
             self._nbytes = 0
@@ -74,7 +74,7 @@ PROOFS = Proofs()
 
 
 def find_candidate(shards: PackedSet, k: int, count: int) -> Candidate | None:
-    """Return shard `k` of `count` samples, if its files can be told from others.
+    """Return shard `k` of `count` samples, if changes of its files would show.
 
     None for remote shards, and for one that was replaced after it was opened.
     """

@@ -1,4 +1,4 @@
-"""Queries over datasets: manifests where they are true, else the samples."""
+"""Queries over datasets: by manifests where valid, else by samples."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
 
 
 def is_known_to_fail(where: Any, candidate: Candidate) -> bool:
-    """Return whether a manifest that was compared before rules a condition out."""
+    """Return whether a verified manifest rules a condition out."""
     proof = candidate.recall()
     return (
         proof is not None
@@ -94,7 +94,7 @@ def match_shard(manifest: ManifestSidecar, where: Any, read: Read) -> Sequence[i
         if is_ruled_out(where, header.aggregates, header.num_samples):
             return ()
         if not set(where.fields()) <= set(header.aggregates):
-            header = None  # the table may not have them
+            header = None  # the table may lack them
     rows = None if header is None else manifest.rows()
     if rows is None or not len(rows):
         return select_rows(where, read(where))
@@ -160,7 +160,7 @@ class SampleReader:
         return None
 
     def _all_rows(self, samples: list[Any]) -> ManifestRows:
-        """Return all columns of untyped samples that a manifest can have."""
+        """Return all columns of untyped samples that manifests can have."""
         fields: dict[str, None] = {}
         for sample in samples:
             for name, value in items_of(sample):
@@ -186,7 +186,7 @@ def has_field(sample: Any, name: str) -> bool:
 
 
 def items_of(sample: Any) -> Iterable[tuple[str, Any]]:
-    """Return the fields of a sample that a function made, of any type."""
+    """Return the fields of a sample made by a function, of any type."""
     return (
         sample.items()
         if is_mapping(sample)
@@ -217,7 +217,7 @@ def locate(ds: Any, positions: Sequence[int]) -> list[SampleLocation]:
 
 
 def shard_names(paths: Sequence[str]) -> list[str]:
-    """Return names of shards: their file's, or the whole path where two are equal."""
+    """Return names of shards: file names, or whole paths where these repeat."""
     names = [os.path.basename(path).removesuffix(".tar") for path in paths]
     counts = Counter(names)
     return [

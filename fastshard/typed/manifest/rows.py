@@ -27,13 +27,13 @@ __all__ = [
 
 KEY, OFFSET, SIZE = "__key__", "__offset__", "__size__"
 PLACES = (KEY, OFFSET, SIZE)
-EXACT = 1 << 53  # floats are rounded beyond it
+EXACT = 1 << 53  # floats above are rounded
 INT64 = range(-(2**63), 2**63)
 MAX_ROWS = 1 << 28  # of one shard
 
 
 class ManifestRows:
-    """Columns of a manifest, each loaded when it is first used."""
+    """Columns of a manifest, each loaded at first use."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ManifestRows:
         return self._count
 
     def column(self, name: str) -> Sequence[Any]:
-        """Return the values of a column; a value that is missing is None."""
+        """Return the values of a column; missing values are None."""
         values = self._columns.get(name)
         if values is None:
             if name not in self.names:
@@ -67,7 +67,7 @@ class ManifestRows:
         return values
 
     def text(self, name: str) -> tuple[bytes, bytes] | None:
-        """Return a column of text in one piece, or None if it is not stored so."""
+        """Return a column of text in one piece, or None."""
         return None if self._text is None else self._text(name)
 
     def frame(self) -> pandas.DataFrame:
@@ -84,7 +84,7 @@ def rows_of_frame(frame: pandas.DataFrame) -> ManifestRows:
 
 
 def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
-    """Return the rows of a Parquet file; columns are read when they are used."""
+    """Return the rows of a Parquet file; columns are read at first use."""
     parquet, arrow = import_parquet()
     if data is None:
         with open(path, "rb") as stream:
@@ -116,9 +116,9 @@ class ParquetTable:
         self._read_last: tuple[str, Any] = ("", None)
 
     def text(self, name: str) -> tuple[bytes, bytes] | None:
-        """Return a column of text joined, and where each value ends, as int32.
+        """Return a column of text joined, and the end of each value, as int32.
 
-        None for columns that are stored otherwise.
+        None for columns in another form.
         """
         column = self._read(name)
         if column.num_chunks != 1 or str(column.type) != "string" or column.null_count:
@@ -161,12 +161,12 @@ class ParquetTable:
 
 
 def whole(value: Any) -> Any:
-    """Return an integer that is stored as a decimal; a fraction as a float."""
+    """Return an integer stored as a decimal; a fraction as a float."""
     return int(value) if value == value.to_integral_value() else float(value)
 
 
 def parse_list(text: Any) -> Any:
-    """Return the value of a column of lists, which are stored as JSON text."""
+    """Return the value of a column of lists, stored as JSON text."""
     if not isinstance(text, str):
         return text
     try:

@@ -92,7 +92,7 @@ class ShardManifest:
     def rows(self) -> ManifestRows:
         """The samples by column, without pandas."""
         if self._frame is not None and self._is_given:
-            return rows_of_frame(self._frame)  # it may have been changed
+            return rows_of_frame(self._frame)  # the caller may have changed it
         return self._load()
 
     @property
@@ -107,12 +107,7 @@ class ShardManifest:
         self._frame, self._is_given = frame, True
 
     def set_table(self, path: str) -> None:
-        """Have the samples read from a Parquet file when they are first used.
-
-        Parameters
-        ----------
-        path : str
-        """
+        """Use a Parquet file for the samples, read at first use."""
         self._rows, self._table = None, path
 
     def _load(self) -> ManifestRows:
@@ -126,10 +121,6 @@ class ShardManifest:
 
     def header_dict(self) -> dict[str, Any]:
         """Return the JSON header.
-
-        Returns
-        -------
-        dict
 
         Examples
         --------
@@ -163,14 +154,10 @@ class ShardManifest:
     ) -> ShardManifest:
         """Read a manifest.
 
-        Parameters
-        ----------
-        json_path, parquet_path : str or path-like
-
         Raises
         ------
         FormatError
-            One of the files is none of a manifest, or they disagree.
+            One of the files is not part of a manifest, or they disagree.
         FileNotFoundError
             One of them does not exist.
         MissingLibraryError
@@ -196,10 +183,6 @@ class ShardManifest:
     @classmethod
     def from_json_only(cls, json_path: str | os.PathLike[str]) -> ShardManifest:
         """Read the header of a manifest; its `samples` are empty.
-
-        Parameters
-        ----------
-        json_path : str or path-like
 
         Raises
         ------
@@ -268,14 +251,14 @@ def manifest_path(shard: str, kind: str) -> str:
 
 
 def digest(text: bytes) -> str:
-    """Return a digest as headers state it, of as many letters as `NO_DIGEST`."""
+    """Return a digest as in headers, of as many letters as `NO_DIGEST`."""
     from hashlib import blake2b
 
     return blake2b(text, digest_size=len(NO_DIGEST) // 2).hexdigest()
 
 
 def encode_header(manifest: ShardManifest) -> bytes:
-    """Return the JSON of a header; with its own digest, if it is to have one."""
+    """Return the JSON of a header, with its own digest if requested."""
     header = finite(manifest.header_dict())
     if "header_digest" in manifest.extras:
         header["fastshard"]["header_digest"] = NO_DIGEST
@@ -288,7 +271,7 @@ def parse_header(data: bytes, path: str) -> dict[str, Any]:
     """Return a checked header of a manifest; `created_at` is a datetime."""
     if len(data) > MAX_HEADER:
         raise FormatError(f"a header of more than {MAX_HEADER:,} bytes", path, 0)
-    header = parse_value(data, path)  # other writers put Infinity into it
+    header = parse_value(data, path)  # other writers store Infinity
 
     def check(name: str, fine: bool, expected: str) -> None:
         if not fine:
@@ -324,12 +307,12 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number that float64 has."""
+    """Return whether a value is a number in the range of float64."""
     return type(value) is float or (type(value) is int and abs(value) < 1 << 1000)
 
 
 def is_aggregate(value: object) -> bool:
-    """Return whether a value is an aggregate; unknown types are, and say nothing."""
+    """Return whether a value is an aggregate, known types checked."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return False
     if value["type"] == "categorical":
@@ -346,7 +329,7 @@ def is_aggregate(value: object) -> bool:
 
 
 def finite(header: Any) -> Any:
-    """Return a header with null for numbers that JSON has not."""
+    """Return a header with null for numbers that JSON lacks."""
     if isinstance(header, dict):
         return {name: finite(value) for name, value in header.items()}
     if isinstance(header, (list, tuple)):

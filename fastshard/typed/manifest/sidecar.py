@@ -49,7 +49,7 @@ def save_manifest(builder: ManifestBuilder, path: str) -> None:
         "key_digest": digest_keys(manifest.rows.column(KEY)),
         "fingerprint": fingerprint(builder.sample_type),
         "schema": parse_value(schema_of(builder.sample_type), "schema"),
-        "header_digest": NO_DIGEST,  # filled in when it is written
+        "header_digest": NO_DIGEST,  # filled in at the write
     }
     base = path.removesuffix(".tar")
     manifest.shard_id = os.path.basename(base)
@@ -62,7 +62,7 @@ def digest_keys(keys: Iterable[str]) -> str:
 
 
 class ManifestSidecar:
-    """Manifest beside a shard, ignored with a warning unless it is true.
+    """Manifest beside a shard; a false one is ignored with a warning.
 
     A manifest is true if it has as many rows as the shard has samples, and their keys.
     """
@@ -115,7 +115,7 @@ class ManifestSidecar:
         return True
 
     def refuse(self, error: Exception) -> None:
-        """Warn of a table that a condition fails on, though not on the samples."""
+        """Warn of a table on which a condition fails, though not on the samples."""
         reason = f"a condition fails on it: {type(error).__name__}: {error}"
         warn(FormatError(reason, self._path("parquet"), 0))
 
@@ -126,7 +126,7 @@ class ManifestSidecar:
         return [self._positions[row] for row in rows]
 
     def offset(self, position: int) -> int:
-        """Return the byte of the shard at which a sample's payload begins."""
+        """Return the byte offset of a sample's payload in the shard."""
         return int(self.tar.offsets[self.samples.payload_member(position)])
 
     def _path(self, kind: str) -> str:
@@ -178,7 +178,7 @@ class ManifestSidecar:
             path = self._path("parquet")
             data = self._read("parquet", MAX_TABLE)
             if data is None:
-                raise StaleIndexError("there is no table of samples", path, 0)
+                raise StaleIndexError("the manifest has no table of samples", path, 0)
             rows = load_rows(path, data)
             if len(rows) != len(self.samples):
                 count = len(self.samples)
@@ -192,7 +192,7 @@ class ManifestSidecar:
     def _check_keys(self, rows: ManifestRows, path: str) -> None:
         """Raise StaleIndexError unless the rows have the keys of the samples."""
         if KEY not in rows.names:
-            raise FormatError(f"there is no column {KEY!r}", path, 0)
+            raise FormatError(f"the manifest has no column {KEY!r}", path, 0)
         text = rows.text(KEY)
         if text is not None and self._has_keys(*text):
             return

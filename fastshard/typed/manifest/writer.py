@@ -46,10 +46,6 @@ class ManifestWriter:
 
         The header is written last, so that it never describes another table.
 
-        Parameters
-        ----------
-        manifest : ShardManifest
-
         Returns
         -------
         json_path, parquet_path : Path
@@ -79,6 +75,6 @@ class ManifestWriter:
         return self.json_path, self.parquet_path
 
     def _remove(self) -> None:
-        """Remove the files; the header first, for the table alone is not a manifest."""
+        """Remove the files, the header first: the table alone is not a manifest."""
         for path in (self.json_path, self.parquet_path):
             path.unlink(missing_ok=True)

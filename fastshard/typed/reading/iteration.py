@@ -1,4 +1,4 @@
-"""Iterations over typed datasets: filtered, and ones that can begin again."""
+"""Iterations over typed datasets: filtered, and restartable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class SampleFilter(Protocol):
-    """Filter of a `FilteredIterator`, which reports the selected positions to it."""
+    """Filter of a `FilteredIterator`, which collects the selected positions."""
 
     fn: Callable[[Any], object]
 
@@ -34,19 +34,6 @@ class FilteredIterator(Iterator[Any]):
 
     Implements `SampleIterator`. Where it reads all samples, the filter needs no other
     evaluation.
-
-    Parameters
-    ----------
-    selection : SampleFilter
-    stages : tuple of callable
-        The mapped functions after the filter.
-    samples : SampleIterator
-        Over the unfiltered dataset.
-    describe : callable or None
-        ``describe(done, skipped)`` returns a state.
-    on_error : ErrorHandler, optional
-        For errors of the filter and of mapped functions; positions are those of the
-        unfiltered dataset.
     """
 
     def __init__(
@@ -82,7 +69,7 @@ class FilteredIterator(Iterator[Any]):
         return f"{type(self).__name__}(position {self.position:,}{skipped})"
 
     def __length_hint__(self) -> int:
-        return 0  # how many are selected is not known
+        return 0  # the number of selected samples is unknown
 
     def __next__(self) -> Any:
         return self._guard.call(self._advance)
@@ -164,10 +151,10 @@ class StatefulIterator(Protocol[Item]):
 
 
 class Iteration(Iterator[Item]):
-    """Iterable of `Dataset.ordered` and `Dataset.shuffled`; it begins when it is used.
+    """Iterable of `Dataset.ordered` and `Dataset.shuffled`; each use begins anew.
 
     Each ``for`` loop over it reads the dataset from the start. After `next` was called
-    on it, it is an iterator that goes on.
+    on it, it is an iterator that continues.
 
     Attributes
     ----------
@@ -208,16 +195,11 @@ class Iteration(Iterator[Item]):
 
     @property
     def position(self) -> int:
-        """The position of the next sample, in the iteration that was begun last."""
+        """The position of the next sample in the latest iteration."""
         return 0 if self.current is None else self.current.position
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the iteration that was begun last.
-
-        Returns
-        -------
-        dict
-            JSON values, for `Dataset.iter` and `Dataset.resume`.
+        """Return the state of the latest iteration.
 
         Examples
         --------
@@ -232,7 +214,7 @@ class Iteration(Iterator[Item]):
         return self.current.state_dict()
 
     def close(self) -> None:
-        """End the iteration that was begun last.
+        """End the latest iteration.
 
         Examples
         --------

@@ -38,7 +38,7 @@ def _read(name: str, source: Any, options: Mapping[str, Any]) -> bytes:
         with open(name.removeprefix("file://"), "rb") as file:
             return file.read(MAX_BYTES + 1)
     given = select_remote(options)
-    location = getattr(source, "location", None)  # none of a source of another kind
+    location = getattr(source, "location", None)  # empty for a source of another kind
     settings = (
         make_settings(given, ()) if location is None else location.settings(given)
     )

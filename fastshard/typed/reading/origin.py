@@ -31,7 +31,7 @@ class SampleOrigin(Protocol):
     def packed(self) -> FieldDataset[Any]:
         """Return them as a dataset of fields, in shards that are opened at first use.
 
-        A filter is evaluated.
+        Evaluates a filter.
         """
         ...
 
@@ -40,7 +40,7 @@ class SampleOrigin(Protocol):
         ...
 
     def describe(self) -> Description:
-        """Return what `repr` shows of them; reads local indexes only."""
+        """Return the text for `repr`; reads local indexes only."""
         ...
 
 
@@ -80,7 +80,7 @@ class ShardOrigin:
             self._packed.close()
 
     def describe(self) -> Description:
-        """Return what `repr` shows; reads local indexes only."""
+        """Return the text for `repr`; reads local indexes only."""
         return self.packed()._description()
 
 
@@ -94,7 +94,7 @@ class FilteredOrigin:
         self.dataset = dataset
         self.fn = fn
         self._selected: Any = None  # positions, once evaluated
-        self._packed: FieldDataset[Any] | None = None  # once they are asked for
+        self._packed: FieldDataset[Any] | None = None  # once requested
 
     def packed(self) -> FieldDataset[Any]:
         """Return the selected samples; calls the function on all at the first use."""
@@ -119,11 +119,11 @@ class FilteredOrigin:
         """Return the name of a sample of the unfiltered dataset, for errors."""
         try:
             return f"sample {self.dataset.keys()[position]!r}"
-        except Exception:  # must not hide the first error
+        except Exception:  # it must not hide the first error
             return ""
 
     def describe(self) -> Description:
-        """Return what `repr` shows, the same before and after the evaluation."""
+        """Return the text for `repr`, the same before and after the evaluation."""
         found: Description = self.dataset._description()
         stage = f"filter {describe_stage(self.fn).removeprefix('map ')}"
         order = "; ".join(filter(None, (found.order, found.stages, stage)))

@@ -53,27 +53,27 @@ def process_shards(
 
 
 class Checkpoint:
-    """File of the shards that were processed, with their results: a JSON object.
+    """JSON file of the processed shards with their results.
 
     Results that JSON cannot hold are left out; their shards are processed again. A
     file with the names of shards in lines is read too, without results.
     """
 
-    UNKNOWN: Any = object()  # the result of a shard that is known to be done
+    UNKNOWN: Any = object()  # the result of a finished shard
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._done: dict[str, Any] = {}
 
     def read(self, shards: Iterable[str]) -> dict[str, Any]:
-        """Return the results of the shards that the file names."""
+        """Return the results of the shards in the file."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 text = file.read()
         except FileNotFoundError:
             return {}
         except UnicodeDecodeError as error:
-            raise self._broken(f"it is no text: {error}", error.start) from None
+            raise self._broken(f"it is not UTF-8 text: {error}", error.start) from None
         lines = text.splitlines()
         if not text.startswith("{") and set(lines) & set(shards):
             found = dict.fromkeys(lines, self.UNKNOWN)
@@ -93,7 +93,7 @@ class Checkpoint:
         )
 
     def add(self, shard: str, result: Any) -> None:
-        """Write the file anew with another shard, atomically."""
+        """Rewrite the file with another shard, atomically."""
         value = python_number(result)
         if not is_json(value):
             warnings.warn(
@@ -128,7 +128,7 @@ def python_number(value: Any) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Return whether JSON gives back an equal value of the same types."""
+    """Return whether JSON restores an equal value of the same types."""
     if value is None or type(value) in (bool, int, float, str):
         return True
     if type(value) is list:
@@ -139,7 +139,7 @@ def is_json(value: Any) -> bool:
 
 
 def shard_samples(dataset: Any, k: int) -> list[Any]:
-    """Return the samples of a typed dataset that lie in a shard, in its order.
+    """Return the samples of a typed dataset in one shard, in its order.
 
     Opens no other shard, unless the dataset is selected or shuffled.
     """

@@ -68,7 +68,7 @@ def plan_part(kind: Any, names: tuple[str, ...]) -> TypePlan[Any]:
     """Return the plan that decodes some fields of a class, to a namespace."""
     fields = {field.name: field for field in field_plans(kind)}
     wanted = tuple(fields[name] for name in dict.fromkeys(names))
-    # A namespace of the class's name, which errors have.
+    # A namespace with the class's name, for errors.
     holder: Any = type(kind.__name__, (SimpleNamespace,), {})
     return TypePlan(holder, wanted, False, False)
 
@@ -90,7 +90,7 @@ class FieldSelection:
 
 
 def is_same_field(field: FieldPlan, other: FieldPlan | None) -> bool:
-    """Return whether two types decode a field alike."""
+    """Return whether two types decode a field in the same way."""
     try:
         return bool(field == other)
     except ValueError:  # defaults that are arrays
@@ -151,7 +151,7 @@ class LensStage:
 
 
 class StructuralView:
-    """Function from samples of one type to another whose fields they have."""
+    """Function from samples of one type to another with a subset of the fields."""
 
     def __init__(
         self, kind: type, names: tuple[str, ...], by_payload: bool = False
@@ -203,5 +203,5 @@ class StructuralView:
 
 
 def is_made_of_schema(kind: Any) -> bool:
-    """Return whether a type has the fields of a schema, and nothing of its own."""
+    """Return whether a type has the fields of a schema and nothing else."""
     return "__schema_content__" in vars(kind)

@@ -1,4 +1,4 @@
-"""Batches of stored samples, whose fields are read one by one from the shards."""
+"""Batches of stored samples: fields are read one by one from the shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = {"int": "i", "float": "f", "bool": "b"}  # kinds of dtypes, by those o
 
 
 def is_readable_by_field(first: Decoding) -> bool:
-    """Return whether a field of a type is the same read by itself."""
+    """Return whether a field of a type can be read alone, with the same value."""
     if first.strict:
         return False
     return issubclass(first.kind, DictSample) or not has_post_init(first.kind)
@@ -51,10 +51,10 @@ class StoredReader:
             self.fields = {field.name: field for field in field_plans(first.kind)}
         self.names: Collection[str] | None = self.fields or None
         self._decoders: dict[str, TypedDecoder[Any]] = {}
-        self._dtypes: dict[str, Any] = {}  # of a field, the last one that was right
+        self._dtypes: dict[str, Any] = {}  # of a field, the last one that fitted
 
     def is_declared(self, name: str, dtype: Any) -> bool:
-        """Return whether arrays of a dtype are those that a field declares."""
+        """Return whether a field declares arrays of a dtype."""
         if self._dtypes.get(name) is dtype:
             return True
         if not is_declared(dtype, self.fields[name].dtype):
@@ -116,7 +116,7 @@ class StoredSamples:
         return found
 
     def _read_together(self, field: FieldPlan) -> Any:
-        """Return a field that all samples have in one form, else None."""
+        """Return a field if all samples store it in one form, else None."""
         read = self._reader
         name = field.name
         if field.kind == "str":

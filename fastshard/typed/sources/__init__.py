@@ -1,1 +1,1 @@
-"""Sources of shards: URLs, buckets of S3, a caller's own objects."""
+"""Sources of shards: URLs, buckets of S3, user objects."""

@@ -1,4 +1,4 @@
-"""Range reads from the files that a caller's own source opens."""
+"""Range reads from the files of a user's source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHUNK = 1 << 20  # bytes that are copied at a time
 
 
 class SourceLocation(Location):
-    """The shards of a caller's own source, as `fastshard.open` takes them."""
+    """The shards of a user's source, for `fastshard.open`."""
 
     source: DataSource
 
@@ -53,7 +53,7 @@ class SourceLocation(Location):
 
 
 class SourceSettings(Settings):
-    """Options with which a source's files are read, in place of a server."""
+    """Options for reading a source's files, in place of a server."""
 
     def __init__(self, source: DataSource, options: RemoteOptions) -> None:
         super().__init__(options)
@@ -225,7 +225,7 @@ def open_file(source: Any, name: str) -> IO[bytes]:
 
 
 def check_read(data: Any) -> bytes:
-    """Return what a file's `read` returned, if it is bytes."""
+    """Return the bytes of a file's `read`; raise FastshardError for others."""
     if data is None:
         raise FastshardError("the file of a source must block: it returned None")
     if not isinstance(data, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""Base of the sources that list paths and URLs, and open them."""
+"""Base of sources that list paths and URLs, and open them."""
 
 from __future__ import annotations
 

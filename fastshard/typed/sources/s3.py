@@ -36,12 +36,6 @@ class S3Source(ListedSource):
     session_token : str, optional
         Of temporary credentials.
 
-    Attributes
-    ----------
-    bucket : str
-    keys : list of str
-    endpoint, access_key, secret_key, region, session_token : str or None
-
     Raises
     ------
     TypeError
@@ -105,10 +99,6 @@ class S3Source(ListedSource):
         endpoint, access_key, secret_key, region : str, optional
             As for the class.
 
-        Returns
-        -------
-        S3Source
-
         Raises
         ------
         ValueError
@@ -155,10 +145,6 @@ class S3Source(ListedSource):
             such lines.
         bucket : str
         keys : sequence of str
-
-        Returns
-        -------
-        S3Source
 
         Raises
         ------

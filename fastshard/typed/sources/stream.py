@@ -1,4 +1,4 @@
-"""Shards of a caller's own source, read from the first member to the last."""
+"""Streams of a user's source, read from the first member to the last."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fastshard.typed.sources.files import SourceSettings, check_read, open_file
 __all__ = ["SourceSet", "read_windows"]
 
 WINDOW = 64 << 10  # bytes that are read at a time
-UNKNOWN = 1 << 62  # bytes of a stream whose end is not reached
+UNKNOWN = 1 << 62  # bytes of an unfinished stream
 
 
 class SourceSet(PackedSet):
-    """The shards of a caller's own source.
+    """The shards of a user's source.
 
     An iteration in order that begins before the samples are counted reads them as
     streams; everything else reads ranges of their files.
@@ -49,7 +49,7 @@ class SourceSet(PackedSet):
 
 
 class WindowOpener:
-    """Opens the parts of streams, in order, as if each were a shard."""
+    """Opens the parts of streams in order, each like a shard."""
 
     def __init__(self, shards: SourceSet, sizes: list[int | None]) -> None:
         self._set = shards
@@ -57,10 +57,10 @@ class WindowOpener:
         self._names = deque(shards.paths)
         self._windows: Iterator[Window] | None = None
         self._path = ""
-        self._failed: dict[int, Exception] = {}  # a stream cannot be read again
+        self._failed: dict[int, Exception] = {}  # a stream cannot be read twice
 
     def __call__(self, k: int) -> Any:
-        """Return the samples of part `k`, which are none at the end."""
+        """Return the samples of part `k`, an empty list at the end."""
         self._set.check_open()
         if k in self._failed:
             raise self._failed[k]
@@ -119,7 +119,7 @@ class WindowOpener:
 
 
 class Window(NamedTuple):
-    """Bytes of a shard from a header on, and a walk over the members in them.
+    """Bytes of a shard from a header on, with the members walked in them.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ def read_windows(file: IO[bytes], path: str, last_dot: bool) -> Iterator[Window]
 
 
 class StreamBytes:
-    """The bytes of a stream that are not passed by yet.
+    """The unconsumed bytes of a stream.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ class StreamBytes:
         self.data = b"".join(parts)
 
     def drop(self, offset: int) -> None:
-        """Pass by the bytes before an offset, which may not have been read yet."""
+        """Discard the bytes before an offset, also unread ones."""
         while self.end < offset and not self.at_end:
             self.start, self.data = self.end, b""
             self.fill(1)
@@ -231,7 +231,7 @@ class WalkedPart(NamedTuple):
     next : int
         Offset of the first header behind them.
     needed : int
-        Offset up to which bytes must be there to go on.
+        Offset up to which bytes must be there to continue.
     ended : bool
         Whether the archive ended.
     fault : FormatError or None
@@ -277,12 +277,12 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
     whole = sum(offset + size <= stream.end for offset, size in extents)
     count = whole
     if not (ended or stream.at_end or fault):
-        # The last sample may go on. A global header holds for all that follows.
+        # The last sample may continue. A global header holds for all that follows.
         names = [table.name_of(i) for i in range(len(table))]
         count = 0 if has_global else min(whole, last_group(names, last_dot))
     if count:
         next_at = end if count == len(extents) else starts[count]
-    else:  # nothing is passed by but entries that are not members
+    else:  # only entries that are not members are skipped
         next_at = base if extents or has_global else end
     walk = HeaderWalk(nbytes, base, path)
     if count:
@@ -292,7 +292,7 @@ def walk_window(stream: StreamBytes, path: str, last_dot: bool) -> WalkedPart:
 
 
 def last_group(names: list[str], last_dot: bool) -> int:
-    """Return the position of the first of the last members with one key."""
+    """Return the position of the first member of the last key."""
     keys = [key_of(name, last_dot) for name in names]
     at = len(keys)
     while at and keys[at - 1] == keys[-1]:

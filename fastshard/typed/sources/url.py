@@ -49,7 +49,7 @@ class URLSource(ListedSource):
     def __init__(self, url: Source, **options: Unpack[RemoteOptions]) -> None:
         self.url = url
         self._options = options
-        self._location: Location | None = None  # of shards that are listed already
+        self._location: Location | None = None  # of listed shards
         self._listed: list[str] | None = None
         for item in [url] if isinstance(url, str | os.PathLike) else url:
             text = os.fspath(item)
@@ -70,10 +70,6 @@ class URLSource(ListedSource):
         """Return the paths or URLs of the shards, in order.
 
         Local shards of a brace list need not exist. The list is made at the first call.
-
-        Returns
-        -------
-        list of str
 
         Raises
         ------
@@ -127,7 +123,7 @@ class URLSource(ListedSource):
 
 
 def _make_again(url: Any, options: RemoteOptions, is_listed: bool) -> URLSource:
-    """Return a source that was pickled."""
+    """Unpickle a source."""
     if is_listed:
         shards = [url] if isinstance(url, str) else url
         return URLSource._of_shards(shards, **options)

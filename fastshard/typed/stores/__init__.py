@@ -1,1 +1,1 @@
-"""Stores of shards: a folder, a bucket, the blobs of a repository."""
+"""Stores of shards: a folder, a bucket, a repository's blobs."""

@@ -1,4 +1,4 @@
-"""Store of shards in a folder of this machine."""
+"""Store of shards in a local folder."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LocalDiskStore:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[FolderTarget]:
-        """Return where new shards go."""
+        """Return the target of new shards."""
         folder = join(self.root, safe_prefix(prefix))
         make_directory(folder)
         names = (shard_name(uuid4().hex[:8]) for _ in count())
@@ -111,15 +111,7 @@ class LocalDiskStore:
         yield FolderTarget(join(folder, name))
 
     def read_url(self, url: str) -> str:
-        """Return the path of a shard: the same.
-
-        Parameters
-        ----------
-        url : str
-
-        Returns
-        -------
-        str
+        """Return the path of a shard, unchanged.
 
         Examples
         --------
@@ -131,10 +123,6 @@ class LocalDiskStore:
 
     def supports_streaming(self) -> bool:
         """Return True: shards are mapped.
-
-        Returns
-        -------
-        bool
 
         Examples
         --------
@@ -149,7 +137,7 @@ class LocalDiskStore:
 
 
 class FolderTarget:
-    """New shards in a folder: where they are written, they stay."""
+    """Target folder: shards stay at the paths where they are written."""
 
     max_bytes: int | None = None
 

@@ -10,7 +10,7 @@ __all__ = ["AbstractDataStore", "ShardTarget", "ShardWriteResult", "TargetStore"
 
 
 class ShardWriteResult(list[str]):
-    """The URLs of shards that were written, and their checksums.
+    """The URLs of written shards, and their checksums.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class AbstractDataStore(Protocol):
 
 
 class ShardTarget(Protocol):
-    """Where a store takes new shards: local files, one by one.
+    """Target of new shards: local files, one by one.
 
     Attributes
     ----------
@@ -82,10 +82,10 @@ class ShardTarget(Protocol):
 
 
 class TargetStore(Protocol):
-    """A store that takes shards while they are written."""
+    """Base class of stores that take shards while they are written."""
 
     def _shard_target(self, prefix: str) -> AbstractContextManager[ShardTarget]:
-        """Return where new shards go; at its end all of them are stored.
+        """Return the target of new shards; all are stored when it ends.
 
-        After an exception, what is not stored is dropped.
+        After an exception, unstored shards are dropped.
         """

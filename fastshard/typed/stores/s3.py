@@ -25,7 +25,7 @@ from fastshard.typed.stores.writing import (
 __all__ = ["S3DataStore"]
 
 SCHEME = "s3://"
-ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")  # the first one that is set
+ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")  # the first variable that is set
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -46,11 +46,6 @@ class S3DataStore:
         With ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, and optionally
         ``AWS_ENDPOINT``, ``AWS_REGION``, ``AWS_SESSION_TOKEN``; or the path of a
         ``.env`` file with such lines.
-    bucket : str
-
-    Attributes
-    ----------
-    credentials : dict
     bucket : str
 
     Raises
@@ -89,7 +84,7 @@ class S3DataStore:
         missing = [name for name in REQUIRED if not credentials.get(name)]
         if missing:
             raise ValueError(f"Missing required keys{where}: {', '.join(missing)}")
-        for name in ENDPOINTS:  # which repr and pickles have
+        for name in ENDPOINTS:  # for repr and pickles
             endpoint = str(credentials.get(name) or "")
             if strip_user(endpoint) != endpoint:
                 raise ValueError(
@@ -140,7 +135,7 @@ class S3DataStore:
 
     @contextmanager
     def _shard_target(self, prefix: str) -> Iterator[BucketTarget]:
-        """Return where new shards go."""
+        """Return the target of new shards."""
         settings = Settings(self.create_source([f"{SCHEME}{self.bucket}/x"]).options)
         folder = "/".join(filter(None, (self.bucket, safe_prefix(prefix))))
         client = stores_for(settings)
@@ -156,10 +151,6 @@ class S3DataStore:
 
     def read_url(self, url: str) -> str:
         """Return the URL by which a shard is read without this store.
-
-        Parameters
-        ----------
-        url : str
 
         Returns
         -------
@@ -186,10 +177,6 @@ class S3DataStore:
         urls : sequence of str
             ``s3://`` URLs.
 
-        Returns
-        -------
-        S3Source
-
         Raises
         ------
         ValueError
@@ -206,10 +193,6 @@ class S3DataStore:
 
     def supports_streaming(self) -> bool:
         """Return True: shards are read by ranges.
-
-        Returns
-        -------
-        bool
 
         Examples
         --------
@@ -234,7 +217,7 @@ class S3DataStore:
 
 
 def _restore(bucket: str, credentials: dict[str, str]) -> S3DataStore:
-    """Return an unpickled store: its keys are those of the environment."""
+    """Unpickle a store: its keys come from the environment."""
     store = object.__new__(S3DataStore)
     store.bucket = bucket
     store.credentials = credentials
@@ -258,7 +241,7 @@ class BucketTarget:
     def publish(self, path: str, digest: str) -> str:
         """Upload a shard, its index and its manifest; return the shard's URL.
 
-        Waits for the upload before.
+        Waits for the previous upload.
         """
         self.wait()
         url = f"{self._folder}/{os.path.basename(path)}"

@@ -1,4 +1,4 @@
-"""Writing through stores: samples, datasets, and shards as they are."""
+"""Writing to stores: samples, datasets, copies of shards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SIDECARS = (".fsi", ".manifest.parquet", ".manifest.json")  # in order
 
 
 def safe_prefix(prefix: str) -> str:
-    """Return a relative folder for shards; other letters become ``_``.
+    """Return a relative folder for shards; replace other letters by ``_``.
 
     Letters that a URL or a pattern of paths gives a meaning are replaced, and long
     parts cut; names of shards are unique without them.
@@ -84,7 +84,7 @@ def safe_prefix(prefix: str) -> str:
 
 
 def shard_name(unique: str) -> str:
-    """Return the name of new shards, with a slot for their number."""
+    """Return the name pattern of new shards."""
     return f"data--{unique}--%06d.tar"
 
 
@@ -148,7 +148,7 @@ def write_to_store(
 
 
 def with_checksums(urls: Iterable[str]) -> ShardWriteResult:
-    """Return the result of a store that may have no checksums."""
+    """Convert a store's return value to a result; it may lack checksums."""
     if isinstance(urls, ShardWriteResult):
         return urls
     checksums = getattr(urls, "checksums", None)
@@ -198,7 +198,7 @@ class DatasetOptions(NamedTuple):
         return self.maxcount, self.maxsize
 
     def manifest_builder(self, sample: Any) -> Callable[[str], ManifestBuilder] | None:
-        """Return what makes a shard's manifest, if one is asked for."""
+        """Return the builder of a shard's manifest, or None."""
         if not self.manifest:
             return None
         return Packing.of(
@@ -243,7 +243,7 @@ def write_dataset(
 
 
 def whole_source(ds: Any) -> DataSource | None:
-    """Return the source of a dataset that is all of its shards, unmapped."""
+    """Return the source of a dataset if it is all of its shards, unmapped."""
     if not isinstance(ds, Dataset):
         return None
     origin = ds._origin

@@ -103,7 +103,7 @@ def write_samples(
 
 
 class Packing(NamedTuple):
-    """Samples of one type, and how they are written.
+    """Samples of one type, and the options to write them.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Packing(NamedTuple):
         array_format: ArrayFormat = "npy",
         **provenance: Any,
     ) -> Packing:
-        """Take the first sample, which has the type of all."""
+        """Take the first sample, which sets the type of all."""
         iterator = iter(samples)
         try:
             first = next(iterator)
@@ -139,7 +139,7 @@ class Packing(NamedTuple):
         encode = encoder_for(first, array_format)
         make = partial(make_builder, kind, provenance) if manifest else None
         if make is not None:
-            make("")  # its errors come before a file is written
+            make("")  # raises before a file is written
         return cls(chain([first], iterator), kind, encode, make)
 
     def write(
@@ -164,7 +164,7 @@ def number_key(number: int) -> str:
 
 
 def check_kind(sample: object, number: int, kind: type) -> None:
-    """Raise ValueError for a sample that is not of the first one's type."""
+    """Raise ValueError unless a sample has the type of the first one."""
     if type(sample) is not kind:
         raise ValueError(
             f"samples must be of one type: sample 0 is {kind.__name__}, "
@@ -183,7 +183,7 @@ def fail(error: Exception, number: int, key: object) -> NoReturn:
 
 
 def encoder_for(sample: Any, array_format: ArrayFormat) -> Encode:
-    """Return the function that encodes samples of the type of one."""
+    """Return the function that encodes samples of one type."""
     from fastshard.typed.dict_sample import DictSample
     from fastshard.typed.fields import encoder_of
     from fastshard.typed.sample_type import PackableSample

@@ -101,16 +101,16 @@ class PackedWriter:
                 raise TypeError(f"sample {key!r}, {error}") from error
 
     def _begin(self, unfinished: TarBuilder) -> None:
-        """Begin the manifest of a shard, and finish that of the shard before."""
+        """Begin the manifest of a shard, and finish that of the previous one."""
         self._end()
         self._unfinished = unfinished
         base = unfinished.path.removesuffix(".tar")
-        remove_manifest(base)  # of a shard that is replaced
+        remove_manifest(base)  # of a replaced shard
         if self._make is not None:
             self._builder = self._make(os.path.basename(base))
 
     def _end(self) -> None:
-        """Write the manifest of the shard that was finished last, and publish it."""
+        """Write the manifest of the last finished shard, and publish it."""
         builder, self._builder = self._builder, None
         if builder is not None:
             from fastshard.typed.manifest.sidecar import save_manifest
@@ -141,7 +141,7 @@ class PackedWriter:
 
 
 def remove_manifest(base: str) -> None:
-    """Remove the manifest of a shard: it describes samples that are replaced."""
+    """Remove the manifest of a shard whose samples are replaced."""
     for suffix in ("json", "parquet"):
         try:
             os.unlink(f"{base}.manifest.{suffix}")
@@ -150,7 +150,7 @@ def remove_manifest(base: str) -> None:
 
 
 def whole(count: float) -> int:
-    """Return a number of samples, also of a float as 1e3."""
+    """Return a number of samples, also of a float such as 1e3."""
     if isinstance(count, float) and count.is_integer():
         return int(count)
     return operator.index(count)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def write(cache, data=DATA, wanted=WANTED):
 
 
 def forget():
-    """Forget what this process has checked, as a new process does."""
+    """Forget checks by this process, like a new process."""
     forget_hashed()
 
 

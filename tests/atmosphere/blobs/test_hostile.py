@@ -157,7 +157,7 @@ def test_a_server_that_says_nothing_is_an_error(stored):
 
 
 @pytest.mark.parametrize("status", [400, 404, 410])
-def test_a_blob_that_is_not_there_is_not_found(stored, status):
+def test_a_missing_blob_is_not_found(stored, status):
     error = {"error": "InvalidRequest", "message": "Blob not found"}
     answer(stored, lambda _: Reply(error, status))
 

@@ -1,4 +1,4 @@
-"""Loaders on the records that atdata published: what its own loaders answer."""
+"""Loaders on records published by atdata: answers of its own loaders."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -211,7 +211,7 @@ def test_records_of_other_collections_are_refused(client, expected, loader, kind
     assert caught.value.path == expected["calls"]["s3"]
 
 
-def test_a_record_that_is_not_there(client, expected):
+def test_a_missing_record(client, expected):
     did = expected["accounts"]["alice.test"]
     with pytest.raises(RecordNotFoundError):
         typed.DatasetLoader(client).get(f"at://{did}/{NSID}.entry/nothing")

@@ -28,7 +28,7 @@ REFUSED = Reply({"error": "InvalidRequest", "message": "the server refuses"}, 40
 
 
 def created(pds):
-    """Return what was uploaded and created, in order."""
+    """Return the uploads and creations, in order."""
     return [
         call.json["collection"].rpartition(".")[2] if call.nsid == CREATE else "blob"
         for call in pds.calls

@@ -1,4 +1,4 @@
-"""Publishers: what they send, what they refuse before they send it."""
+"""Publishers: requests, and refusals before any request."""
 
 import json
 from datetime import UTC, datetime

@@ -659,10 +659,10 @@ def test_metadata_that_are_nested_deep_are_refused():
         "gA===x",
         "wA",  # nil
         "kA",  # a list
-        "gQEC",  # a key that is no text
+        "gQEC",  # a key that is not text
         "gaFh",  # cut
         "gKA",  # more behind it
-        "gaFhoYA",  # a text that is no UTF-8
+        "gaFhoYA",  # text that is not UTF-8
         "kZ" * 4000,  # nested deep
         "A" * 200_001,
         5,

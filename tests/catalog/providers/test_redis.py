@@ -75,7 +75,7 @@ def test_keys_are_those_of_atdata(provider, client):
 
 
 def store_as_atdata(client, entry, *labels):
-    """Store what atdata does, with nothing of ours."""
+    """Store rows as atdata does, without keys of ours."""
     msgpack = pytest.importorskip("msgpack")
     fields = {"name": entry.name, "schema_ref": entry.schema_ref, "cid": entry.cid}
     fields["data_urls"] = msgpack.packb(entry.data_urls)
@@ -255,7 +255,7 @@ def test_keys_of_other_types_are_named(provider, client):
         lambda: provider.get_schema_json("Vec", "1.0.0"),
         lambda: provider.find_latest_version("Vec"),
     ):
-        with pytest.raises(IndexRowError, match="no type for"):
+        with pytest.raises(IndexRowError, match="the wrong type for"):
             call()
 
 
@@ -351,7 +351,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(own_server):
         assert provider.get_entry_by_cid(ENTRY.cid) == ENTRY
 
 
-def test_a_server_that_is_not_there_is_an_error_with_its_name():
+def test_a_missing_server_is_an_error_with_its_name():
     port = free_port()
     with create_provider("redis", host="127.0.0.1", port=port, timeout=1) as provider:
         for call in (provider.get_label, provider.get_entry_by_name):

@@ -199,7 +199,7 @@ def test_names_of_files_are_only_names(tmp_path, name):
         assert read_all(provider) == [ENTRY]
 
 
-def test_a_file_that_is_replaced_is_opened_again(path):
+def test_a_replaced_file_is_opened_again(path):
     other = DatasetEntry("other", "ref", ["b.tar"])
     store(path)
     store(path.with_name("other.db"), other)
@@ -388,7 +388,7 @@ def test_a_non_table_is_refused(path, sql):
             pytest.skip("not under a sanitizer: this SQLite has no fts4")
     with SqliteProvider(path) as provider:
         for call in (read_all, lambda provider: provider.store_entry(ENTRY)):
-            with pytest.raises(FormatError, match="no table of rows"):
+            with pytest.raises(FormatError, match="is not a table of rows"):
                 call(provider)
 
 

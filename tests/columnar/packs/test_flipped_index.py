@@ -1,6 +1,6 @@
 """Bits flipped in an index: each way of reading gives a sample's own array, or raises.
 
-Samples have arrays of one shape, so that another sample's array is no error by itself.
+Samples have arrays of one shape, so that another sample's array raises no error.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def test_a_refreshed_reader(reader, root):
     assert len(reader.dataset(condition)) == len(matching(20, COUNT + 24))
 
 
-def test_an_id_that_is_gone(root):
+def test_a_missing_id(root):
     reader = ShardedDatasetReader(root)
     data = pickle.dumps(reader.dataset(f"{HOUR} >= 20"))
     with ShardedDatasetWriter(root) as writer:

@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _collect_garbage():
-    """Collect what an interrupt kept open here, and not in other tests."""
+    """Collect objects kept by an interrupt here, not in other tests."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -107,7 +107,7 @@ def test_interrupts_at_every_call(tmp_path):
     acknowledged = {}
     interrupted = 0
     gc.collect()
-    gc.freeze()  # what other tests have loaded need not be collected each time
+    gc.freeze()  # objects of other tests need not be collected each time
     for n in thin(range(1, 5000, 9), 2):
         # Few sessions each: a session opens all shards.
         root = tmp_path / f"data-{n // 130}"

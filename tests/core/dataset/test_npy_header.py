@@ -128,7 +128,7 @@ def read_numpy(text, version):
 
 
 def is_refused(shape, dtype):
-    """Return whether NumPy's reader takes what no array on mapped bytes can be."""
+    """Return whether NumPy's reader accepts a header that mapped arrays cannot have."""
     return (
         dtype.hasobject
         or dtype.subdtype is not None

@@ -53,7 +53,7 @@ def strided(height, width, channels):
 
 
 def resized(pixels, box, height, width, **options):
-    """Return what each set of instructions makes, equal and inside the rows."""
+    """Return the result of each instruction set, equal and inside the rows."""
     channels = pixels.shape[2]
     results = []
     for level in LEVELS:

@@ -63,7 +63,7 @@ def test_more_decreases_than_the_file_has_room_for_are_refused():
         parse([10, GIB4 - 1, 5, 4, GIB4 + 7], GIB4 + 7)
 
 
-def test_a_table_that_is_cut_is_refused():
+def test_a_truncated_table_is_refused():
     for n in range(12):
         with pytest.raises(FormatError, match="3 offsets do not fit"):
             parse_offsets(table([1, 2, 3])[:n], 2, 4, 3, "a.mds")

@@ -94,7 +94,7 @@ def test_json_that_json_loads_refuses_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null"])
 def test_a_json_row_is_an_object(text):
-    with pytest.raises(FormatError, match="no JSON object"):
+    with pytest.raises(FormatError, match="not a JSON object"):
         decode_json(text.encode())
 
 
@@ -139,7 +139,7 @@ def test_values_of_json_are_found_in_their_line():
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"b": 1}', '{"a', '{"a": "', '{"a" 1}'])
-def test_a_value_that_is_not_there_is_an_error(text):
+def test_a_missing_value_is_an_error(text):
     rows, lines = json_rows([text.encode()])
 
     with pytest.raises(FormatError, match="with this column") as caught:
@@ -280,7 +280,7 @@ def test_every_damage_of_a_meta_file_is_refused_or_harmless():
     config = json.dumps({"columns": {"a": "str"}, "newline": "\n"}).encode()
     meta, nbytes = meta_of(lines, 0, config)
     for n in range(len(meta)):
-        if n == len(meta) - len(config):  # a meta file may have none
+        if n == len(meta) - len(config):  # a meta file may lack it
             continue
         with pytest.raises(FormatError):
             JsonRows("a.json", schema, "m", meta[:n], nbytes, 3)

@@ -1,4 +1,4 @@
-"""Seeded damage of payloads: a part of what `tests/fuzz/fuzz_typed.py` runs."""
+"""Seeded damage of payloads: a part of `tests/fuzz/fuzz_typed.py`."""
 
 import importlib.util
 from pathlib import Path

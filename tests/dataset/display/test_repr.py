@@ -1,4 +1,4 @@
-"""Reprs of datasets: what local indexes tell, and nothing that was counted."""
+"""Reprs of datasets: facts of local indexes, no counted ones."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""URLs whose host is an IPv6 address: its brackets are no glob, its colons no list."""
+"""URLs whose host is an IPv6 address: brackets are not a glob, colons not a list."""
 
 import socket
 

@@ -289,7 +289,7 @@ def test_a_state_and_the_cache_continue_under_other_signatures(server, tmp_path)
     items = again.iter(state=state)
     assert [sample.key for sample in items] == keys[7:]
     ranges = [request for request in server.requests if request.path.endswith(".tar")]
-    assert len(ranges) <= 4  # what opens a shard, none of its members
+    assert len(ranges) <= 4  # the opening of a shard, none of its members
 
 
 class Sign:

@@ -55,7 +55,7 @@ class Reads(list):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Record what `CopyClient` reads, beside the head of a file at its opening."""
+    """Record the reads of `CopyClient`, beside the head of a file at its opening."""
     found = Reads()
     read = copies.CopyClient.read
 

@@ -441,7 +441,7 @@ def damage(rng, data):
     return bytes(data)
 
 
-@pytest.mark.filterwarnings("ignore:Image size")  # what a header says of one
+@pytest.mark.filterwarnings("ignore:Image size")  # by the header of one image
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_fields_are_refused_or_read(seed):
     rng = random.Random(seed)

@@ -277,7 +277,7 @@ def test_sizes_without_compression(tmp_path):
 
 
 def test_a_reader_without_files(tmp_path):
-    """One that a user derives from `Reader` may have none."""
+    """A user's subclass of `Reader` may lack it."""
     reader = SimpleNamespace(
         dirname=str(tmp_path), split="", compression="gz", file_pairs=[]
     )

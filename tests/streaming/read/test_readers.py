@@ -295,7 +295,7 @@ def path_of(reader):
     return os.path.join(reader.dirname, reader.split, reader.raw_data.basename)
 
 
-def test_a_file_that_is_gone_is_not_found(reader):
+def test_a_missing_file_is_not_found(reader):
     reader[0]
     os.remove(path_of(reader))
     wait_for_check()
@@ -307,7 +307,7 @@ def test_a_file_that_is_gone_is_not_found(reader):
         reader.get_sample_data(0)
 
 
-def test_a_file_that_is_replaced_is_opened_again(reader):
+def test_a_replaced_file_is_opened_again(reader):
     reader[0]
     path = path_of(reader)
     with open(path, "rb") as file:

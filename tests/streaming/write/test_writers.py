@@ -147,7 +147,7 @@ def test_unknown_encodings(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_is_not_empty(make, tmp_path):
+def test_a_nonempty_directory(make, tmp_path):
     out = tmp_path / "out"
     (out / "sub").mkdir(parents=True)
     (out / "sub" / "old").write_text("old")

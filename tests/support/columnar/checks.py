@@ -84,7 +84,7 @@ def assert_same_arrays(found: Arrays, put: Arrays) -> None:
 
 
 def assert_original_reads(root: Path, put: Mapping[str, Arrays]) -> None:
-    """Assert that the original's algorithm reads back what was written."""
+    """Assert that the original's algorithm reads the written values."""
     with OriginalReader(root) as reader:
         assert len(reader) == len(put)
         assert sorted(reader.query_ids()) == sorted(put)
@@ -93,7 +93,7 @@ def assert_original_reads(root: Path, put: Mapping[str, Arrays]) -> None:
 
 
 def assert_reads(root: str | Path, put: Mapping[str, Arrays], **options: Any) -> None:
-    """Assert that each way to read returns what was written, and changes no file."""
+    """Assert that each way to read returns the written values and changes no file."""
     before = snapshot(root)
     with ShardedDatasetReader(root, **options) as reader:
         ids = list(put)

@@ -200,7 +200,7 @@ class Proxy(Server):
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Send what comes from one socket to the other until it ends."""
+    """Relay one socket to the other until it ends."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)

@@ -27,7 +27,7 @@ def run_pycon(code: str, path: str, line: int, names: dict[str, object]) -> None
     test = doctest.DocTestParser().get_doctest(code, names, path, path, line - 1)
     if not test.examples:
         raise BlockError("the block has no >>> line")
-    test.globs = names  # the blocks that follow see what this one assigns
+    test.globs = names  # later blocks see names assigned by this one
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     if runner.run(test, out=said.append, clear_globs=False).failed:
@@ -46,7 +46,7 @@ def run_bash(code: str, path: str, line: int, names: dict[str, object]) -> None:
 
 
 def run_console(code: str, path: str, line: int, names: dict[str, object]) -> None:
-    """Run each ``$ command`` and compare what it prints with the lines below it."""
+    """Run each ``$ command`` and compare its output with the lines below it."""
     before, *commands = re.split(r"^\$ ", code, flags=re.MULTILINE)
     if before or not commands:
         raise BlockError("the block does not begin with a line '$ command'")

@@ -69,7 +69,7 @@ def bound_names(code: str) -> set[str]:
 
 
 def run_side(page: dict[str, Any], side: str) -> list[dict[str, Any]]:
-    """Run a column; return what each row binds, as values that compare."""
+    """Run a column; return the names bound by each row, as values that compare."""
     os.makedirs(side)
     os.chdir(side)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -97,7 +97,7 @@ def execute(code: str, path: str, line: int, names: dict[str, Any]) -> None:
 
 
 def compare(row: dict[str, Any], left: dict[str, Any], right: dict[str, Any]) -> int:
-    """Compare what a row's sides bind; return how many values were compared."""
+    """Compare the names bound by a row's sides; return the number of values."""
     if not (row["left"] and row["right"]):
         return 0
     common = left.keys() & right.keys()

@@ -1,4 +1,4 @@
-"""Reading of hostile images, with checks of what was written."""
+"""Reading of hostile images, with checks of the written pixels."""
 
 from __future__ import annotations
 

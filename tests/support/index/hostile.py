@@ -89,7 +89,7 @@ class Target:
             path.write_bytes(data)
 
     def find_faults(self, raw: bytes) -> list[str]:
-        """Read, verify and index anew by an index; return what was wrong."""
+        """Read, verify and index anew by an index; return the faults."""
         self.restore()
         self.path.write_bytes(raw)
         faults = []

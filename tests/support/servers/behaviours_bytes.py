@@ -191,7 +191,7 @@ def chunked_without_end(exchange, right):
 @broken
 @of_bodies
 def chunked_bad_size(exchange, right):
-    """Send a chunk whose size is no number."""
+    """Send a chunk whose size is not a number."""
     exchange.send(chunked_head(right) + b"zz\r\n", right.body)
     exchange.keep = False
 

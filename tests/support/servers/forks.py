@@ -1,4 +1,4 @@
-"""Scripts in forks of a process that has imported what they need: torch takes 2 s.
+"""Scripts in forks of a process with imported libraries: torch takes 2 s.
 
 The process starts with the first script of these tests, and ends with them.
 """

@@ -95,7 +95,7 @@ def part_of(whole: Answer, data: bytes, first: int | None, last: int | None) -> 
     """Build the response to a request for a range."""
     total = len(data)
     if first is not None and last is not None and last < first:
-        return whole.with_body(data)  # not a range: as if there were none
+        return whole.with_body(data)  # not a range: ignored
     if first is None:
         first, last = max(total - last, 0), total - 1
     if first >= total:

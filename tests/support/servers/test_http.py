@@ -1,4 +1,4 @@
-"""Tests of the tests' HTTP server: each behaviour does what its name says."""
+"""Tests of the tests' HTTP server: each behaviour matches its name."""
 
 from __future__ import annotations
 

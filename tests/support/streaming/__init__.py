@@ -1,1 +1,1 @@
-"""Datasets that mosaicml-streaming wrote, and what their values are."""
+"""Datasets written by mosaicml-streaming, and their values."""

@@ -125,7 +125,7 @@ def described(value: Any) -> tuple[str, str]:
 
 
 def canonical(value: Any) -> tuple[str, bytes]:
-    """Return the name of a value's type, and bytes that say what it is.
+    """Return the name of a value's type, and bytes that identify it.
 
     Types are told apart as callers see them: NumPy scalars from numbers, bool from int.
     """

@@ -1,1 +1,1 @@
-"""Shards that atdata wrote, and what it read of them."""
+"""Shards written by atdata, and their values as atdata read them."""

@@ -120,7 +120,7 @@ def sample_of(known: dict[str, Any]) -> Sample:
 
 
 def without_places(known: Any) -> Any:
-    """Return a description without what says where the bytes lie."""
+    """Return a description without the places of bytes."""
     places = (*PLACES, "field_size", "field_sha256", "kind")
     return {key: value for key, value in known.items() if key not in places}
 

@@ -1,4 +1,4 @@
-"""Sources of a caller's own, which count what is read from them."""
+"""Sources of a user, which count reads."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Walk(NamedTuple):
     Attributes
     ----------
     steps : list of str
-        Source files below ``fastshard/``; the way back from a call is no step.
+        Source files below ``fastshard/``; the return from a call is not a step.
     """
 
     steps: list[str]
@@ -63,5 +63,5 @@ def trace_walk(call: Callable[[], Any]) -> Walk:
         kept = call()
     finally:
         sys.setprofile(None)
-    del kept  # its end is no part of the walk
+    del kept  # its end is not part of the walk
     return Walk(steps)

@@ -16,7 +16,7 @@ def store(request):
 
 @pytest.fixture
 def options(store, index_data, tmp_path, request):
-    """Return the arguments of `Index` with which it reads what atdata wrote."""
+    """Return the arguments of `Index` for stores written by atdata."""
     if store == "sqlite":
         return {"path": shutil.copy(index_data.sqlite, tmp_path)}
     options = request.getfixturevalue(f"{store}_server").new()
@@ -49,7 +49,7 @@ FILL = {"redis": fill_redis, "postgres": fill_postgres}
 
 @pytest.fixture
 def old_index(store, options, index_data):
-    """Return an index that atdata wrote, and what atdata answers."""
+    """Return an index written by atdata, and atdata's answers."""
     index = typed.Index(store, atmosphere=None, **options)
     yield index, index_data.expected(store)
     index.provider.close()

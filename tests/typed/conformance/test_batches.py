@@ -70,7 +70,7 @@ def test_one_split(typed_data, split):
     assert len(ds) == SIZES[split]
 
 
-def test_a_split_that_is_not_there(typed_data):
+def test_a_missing_split(typed_data):
     with pytest.raises(ValueError, match=r"Split 'dev' not found. Available splits: "):
         typed.load_dataset(typed_data.root / "splits", Vec, split="dev")
 

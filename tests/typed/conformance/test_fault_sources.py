@@ -1,4 +1,4 @@
-"""Faults of atdata that are none here: paths, splits, sources of the caller's own."""
+"""Faults of atdata that fastshard lacks: paths, splits, sources of the caller's own."""
 
 import io
 import pickle
@@ -101,7 +101,7 @@ def test_splits_are_of_shards_not_of_patterns(tmp_path):
     }
 
 
-def test_a_file_that_is_not_there_is_an_error_at_once(tmp_path):
+def test_a_missing_file_is_an_error_at_once(tmp_path):
     with pytest.raises(FileNotFoundError):
         typed.load_dataset(tmp_path / "none.tar", Number, split="train")
 

@@ -1,4 +1,4 @@
-"""Faults of atdata 0.7.0b1 that are none here: types, stages, payloads, keys."""
+"""Faults of atdata 0.7.0b1 that fastshard lacks: types, stages, payloads, keys."""
 
 import dataclasses
 import io
@@ -202,7 +202,7 @@ def test_manifests_are_those_of_their_shards(tmp_path):
         ]
 
 
-# 8: a schema says float32 of any array; a dict has none
+# 8: a schema says float32 of any array; a dict has no dtype
 
 
 def test_a_schema_claims_no_dtype_that_the_class_does_not():
@@ -220,7 +220,7 @@ def test_a_schema_claims_no_dtype_that_the_class_does_not():
     assert "meta" in fields
 
 
-# 12: a key that is no str can be written and not be read
+# 12: a key that is not a str can be written and not be read
 
 
 def test_keys_that_are_not_text_are_refused_when_written(tmp_path):
@@ -317,7 +317,7 @@ def test_a_dataset_knows_its_type(numbers):
 
 
 def test_single_samples_are_found_without_the_others(tmp_path):
-    payloads = [b"\xc1"] * 9 + [number(9)]  # 0xc1: no msgpack
+    payloads = [b"\xc1"] * 9 + [number(9)]  # 0xc1: not msgpack
     ds = typed.Dataset(write_payloads(tmp_path / "a.tar", payloads), Number)
     assert len(ds) == 10
     assert ds[9].value == ds[-1].value == ds.get("009").value == 9

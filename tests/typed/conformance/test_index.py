@@ -1,4 +1,4 @@
-"""Indexes that atdata wrote, in each of its stores, answer what atdata answers.
+"""Indexes written by atdata, in each of its stores, give atdata's answers.
 
 `expected.json` has atdata's own answers. Where they differ here a test says so.
 """

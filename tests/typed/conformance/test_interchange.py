@@ -1,4 +1,4 @@
-"""atdata reads what is written here, and the reverse; compact bytes are its own."""
+"""atdata reads files written here, and the reverse; compact bytes are its own."""
 
 import dataclasses
 import gc

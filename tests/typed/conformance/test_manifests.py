@@ -33,7 +33,7 @@ def dataset(typed_data, stem):
 
 
 def locations(found, known_names=TAGGED):
-    """Return what atdata says: the shard without its folder and its ending."""
+    """Return atdata's form: the shard without its folder and its ending."""
     return [
         [at.shard.rpartition("/")[2].removesuffix(".tar"), at.key, at.offset]
         for at in found

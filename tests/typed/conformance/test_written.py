@@ -140,7 +140,7 @@ def of_redis(options):
     with redis.Redis(**options) as client:
         for key in client.scan_iter():
             kind, _, name = key.decode().partition(":")
-            if kind == "fastshard":  # what finds names, without a scan
+            if kind == "fastshard":  # the name index, without a scan
                 continue
             value = client.get(key) if client.type(key) == b"string" else None
             if value is not None:
@@ -233,7 +233,7 @@ def test_labels(written, wanted):
 
 
 def json_of(rows):
-    """Return records by name and version, without what is not equal."""
+    """Return records by name and version, without differing fields."""
     records = {(name, version): json.loads(text) for name, version, text in rows}
     for record in records.values():
         record.pop("createdAt", None)

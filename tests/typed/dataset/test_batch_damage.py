@@ -41,7 +41,7 @@ def payloads(rng: random.Random, encode: object) -> list[bytes]:
 
 
 def outcome(read):
-    """Return what a function returns, or the error of damaged bytes in its place."""
+    """Return the result of a function, or the error of damaged bytes in its place."""
     try:
         return read()
     except FormatError as error:

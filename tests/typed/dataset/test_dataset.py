@@ -1,4 +1,4 @@
-"""Typed datasets: samples by position and key, order, types, what they say of data."""
+"""Typed datasets: samples by position and key, order, types, descriptions."""
 
 import asyncio
 import pickle

@@ -48,7 +48,7 @@ def test_stages_and_selections_are_honoured(photos, change, expected):
 def test_some_shards(photos):
     last = photos.list_shards()[2:]
     assert photos.process_shards(len, shards=last) == {last[0]: 10}
-    with pytest.raises(ValueError, match=r"'x\.tar' is no shard of"):
+    with pytest.raises(ValueError, match=r"'x\.tar' is not a shard of"):
         photos.process_shards(len, shards=["x.tar"])
 
 

@@ -1,4 +1,4 @@
-"""Lenses as JSON: what is known to copy, what is code, what is refused."""
+"""Lenses as JSON: known copies, code, refusals."""
 
 import dataclasses
 import json

@@ -99,7 +99,7 @@ def test_objects_without_a_description_are_named(annotation):
 
 
 def test_no_packable_class():
-    with pytest.raises(TypeError, match="int is no dataclass"):
+    with pytest.raises(TypeError, match="int is not a dataclass"):
         describe(int)
 
 

@@ -1,4 +1,4 @@
-"""Modules and stubs of schema types: what they have, who wrote them, checkers."""
+"""Modules and stubs of schema types: contents, authors, checkers."""
 
 import os
 import pickle

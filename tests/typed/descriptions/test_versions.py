@@ -60,7 +60,7 @@ def test_builds_have_no_order():
 )
 def test_a_non_version_is_refused(text):
     with pytest.raises(
-        ValueError, match=r"no semantic version|begins with 0"
+        ValueError, match=r"not a semantic version|begins with 0"
     ) as caught:
         parse_version(text)
     assert len(str(caught.value)) < 200

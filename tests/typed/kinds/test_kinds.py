@@ -59,7 +59,7 @@ def library(name):
 
 @pytest.fixture
 def formats(typed_data):
-    """Return what atdata read of the samples, and the shard."""
+    """Return the samples as atdata read them, and the shard."""
     shard = typed_data.root / "extra/formats.tar"
     return typed_data.shards["extra/formats.tar"], shard
 
@@ -299,11 +299,11 @@ def test_formats_that_there_are_not():
         __field_formats__: ClassVar = {"n": "sparse"}
         m: Any
 
-    with pytest.raises(TypeError, match="'n', no field"):
+    with pytest.raises(TypeError, match="'n', which is not a field"):
         Sample.from_bytes(b"\x80")
 
 
-# bfloat16 is no dtype of npy: stored as uint16, declared by the class.
+# bfloat16 is not a dtype of npy: stored as uint16, declared by the class.
 
 
 def test_bfloat16():

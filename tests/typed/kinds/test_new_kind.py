@@ -89,7 +89,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Return what fields of a kind that is only in the table give."""
+    """Return the results of fields of a kind that is only in the table."""
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         capture_output=True,

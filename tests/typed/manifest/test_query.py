@@ -161,7 +161,7 @@ def test_with_manifests_and_without(tmp_path, condition, expected):
 
 
 def test_payloads_of_shards_that_are_ruled_out_are_not_read(tmp_path, data):
-    for k in range(2):  # the payloads become no msgpack
+    for k in range(2):  # the payloads become invalid msgpack
         path = tmp_path / f"a-{k:06d}.tar"
         whole = bytearray(path.read_bytes())
         for i in range(10):
@@ -464,7 +464,7 @@ def test_manifests_are_compared_again_once_a_file_changes(settled, monkeypatch, 
     assert paths == [f"{base}.manifest.json"]
 
 
-def test_a_shard_that_is_replaced_loses_no_samples(settled, tmp_path):
+def test_a_replaced_shard_loses_no_samples(settled, tmp_path):
     assert settled.query(F.i < 0) == []
     shards = settled.list_shards()
     found = [Item(-i, "z", np.zeros(3, "f4"), []) for i in range(10)]

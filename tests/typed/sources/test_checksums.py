@@ -45,7 +45,7 @@ def test_a_checksum_that_is_not_text_is_an_error(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"")
     path = str(tmp_path / "a.tar")
     found = typed.verify_checksums(entry([path], {path: 7}))
-    assert found == {path: "error:the checksum is no str, but int"}
+    assert found == {path: "error:the checksum must be a str, is int"}
     kept = typed.DatasetEntry("a", "ref", [path], {"checksums": {path: 7}})
     assert typed.verify_checksums(kept) == found
 

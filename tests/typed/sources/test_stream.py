@@ -259,7 +259,7 @@ def test_errors_of_the_source_are_its_own(tmp_path, source):
             raise LookupError("no such luck")
 
     samples = typed.Dataset(Failing(tmp_path, source.names), Row).iter()
-    for _ in range(2):  # what was not read is not left out
+    for _ in range(2):  # unread samples are not left out
         with pytest.raises(LookupError, match="no such luck"):
             next(samples)
     gone = OwnSource(tmp_path, ["gone.tar", *source.names], seekable=False)

@@ -204,7 +204,7 @@ def test_an_upload_that_is_refused_midway_is_withdrawn(credentials):
     assert "DELETE uploadId=u" in server.calls
 
 
-def test_a_bucket_that_is_not_there(credentials, tmp_path, monkeypatch):
+def test_a_missing_bucket(credentials, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = typed.S3DataStore(credentials, bucket="no-such-bucket")
     with pytest.raises(OSError, match="no-such-bucket") as caught:

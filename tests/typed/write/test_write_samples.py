@@ -1,4 +1,4 @@
-"""Shards of samples: what is written, under which names, and what is refused."""
+"""Shards of samples: contents, names, refusals."""
 
 import gc
 import io

@@ -68,7 +68,7 @@ class ColumnValues:
 
 
 class MetadataTable:
-    """Metadata columns of one state of a dataset, loaded as they are used.
+    """Metadata columns of one state of a dataset, loaded at first use.
 
     The values of few samples are selected by their ids; once many have been, the whole
     column is loaded.

@@ -110,7 +110,7 @@ class StackSelection:
     def completer(
         self, samples: ColumnSamples
     ) -> Callable[[int, dict[str, Any]], dict[str, Any]] | None:
-        """Return the function that adds to a sample what it lacks; None: nothing.
+        """Return the function that completes a sample, or None.
 
         Without `missing`, a sample has no entry for what it lacks.
         """
@@ -144,7 +144,7 @@ class StackSelection:
         return not (isinstance(missing, str) and missing == "error")
 
     def _fill_of(self, samples: ColumnSamples, rows: Rows, i: int) -> NDArray[Any]:
-        """Return an array for a sample without one."""
+        """Return a fill array for a sample without one."""
         if not self._stacking.has_missing(rows.field):
             where = f"sample {samples.key_at(i)!r} of {samples.owner.path}"
             raise FieldNotFoundError(rows.field, f"{where}; missing=VALUE gives one")

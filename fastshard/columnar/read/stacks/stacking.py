@@ -1,4 +1,4 @@
-"""Stacks of fields that samples lack, or whose arrays differ in shape."""
+"""Stacks of fields that are missing or differ in shape."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def fill_array(
     value: Any,
     load: Callable[[], ColumnSamples],
 ) -> NDArray[Any]:
-    """Return an array of a value, with dtype and shape of the field's first array."""
+    """Return an array of a value in the dtype and shape of the field's first array."""
     import numpy as np
 
     field = rows.field

@@ -111,7 +111,7 @@ class TableBuilder:
 def _arrow_column(
     pa: Any, stack: NDArray[Any] | list[NDArray[Any]], has: NDArray[np.bool_]
 ) -> Any:
-    """Return arrays as an Arrow array; null where a sample has none."""
+    """Return arrays as an Arrow array; null where a sample lacks the field."""
     import numpy as np
 
     if not has.any():

@@ -60,7 +60,7 @@ class ArrayPlaces(NamedTuple):
 
     packs: bool  # whether the new shards have packs
     limit: ShardLimit  # of a new shard
-    is_compact: bool  # whether the shards are as the new ones would be
+    is_compact: bool  # whether the shards are already in this layout
     rowids: Ints
     shards: Ints
     starts: Ints  # offsets of the data; of the member for `AS_IT_IS`
@@ -110,7 +110,7 @@ def find_arrays(
 
 
 def _check_owners(conn: sqlite3.Connection, column: Column, table: Ints) -> None:
-    """Raise FormatError if two rows of `find_arrays`' table are of one array."""
+    """Raise FormatError if two rows of `find_arrays`' table share an array."""
     order = np.lexsort((table[:, 2], table[:, 1]))
     places = table[order, 1:3]
     (shared,) = (places[1:] == places[:-1]).all(axis=1).nonzero()
@@ -202,7 +202,7 @@ class _ShardArrays:
         )
 
     def is_whole(self, column: Column) -> bool:
-        """Return whether the shard has no array and no member without a row."""
+        """Return whether rows refer to every array and member of the shard."""
         record = column.records.get(self._number)
         return (
             record is not None
@@ -385,7 +385,7 @@ class _ArraySource:
         return part if number == AS_IT_IS else places.types[number].header + part
 
     def read_rows(self, positions: Ints) -> list[bytes]:
-        """Return the bytes of arrays, those that adjoin in one piece."""
+        """Return the bytes of arrays, adjacent ones in one piece."""
         places = self._places
         shards, starts = places.shards[positions], places.starts[positions]
         ends = starts + places.sizes[positions]
@@ -417,7 +417,7 @@ class _ArraySource:
 
 
 def _read_runs(file: LocalFile, starts: Ints, ends: Ints) -> list[bytes]:
-    """Return bytes of a file; those that lie close together are read at once."""
+    """Return byte ranges of a file; near ones are read at once."""
     low, high = int(starts.min()), int(ends.max())
     needed = int((ends - starts).sum())
     pairs: list[tuple[Any, Any]]

@@ -105,7 +105,7 @@ def compact_columns(session: WriterSession, pack: bool | None) -> Compaction:
 
 
 def _check_index(session: WriterSession) -> None:
-    """Raise FormatError if SQLite finds damage: arrays of lost rows would be lost."""
+    """Raise FormatError if SQLite finds damage: lost rows would lose their arrays."""
     (message,) = session.conn.execute("PRAGMA integrity_check(1)").fetchone()
     if message != "ok":
         raise FormatError(f"SQLite: {message}", session.path, 0)
@@ -147,7 +147,7 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
 
 
 def _repack(session: WriterSession, column: Column, packs: bool) -> None:
-    """Rewrite the shards of a field with packs, or one that is to have or lose them."""
+    """Rewrite the shards of a field with packs, or add or remove packs."""
     column.finish()
     session.flush()
     found = find_arrays(session.conn, column, packs=packs)

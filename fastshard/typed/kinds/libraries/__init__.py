@@ -1,1 +1,1 @@
-"""Kinds whose values are of other libraries, stored as bytes."""
+"""Kinds of other libraries' values, stored as bytes."""

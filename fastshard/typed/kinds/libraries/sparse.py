@@ -53,7 +53,7 @@ class SparseKind(EncodedKind):
             "csr",
             "csc",
             "bsr",
-        ):  # else code of SciPy reads beyond them
+        ):  # otherwise code of SciPy reads beyond them
             value.check_format(full_check=True)
         return value
 

@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if call.body == b"" and call.size:
-            reply.close = True  # what is left of the body is not the next request
+            reply.close = True  # the rest of the body is not the next request
         body, kinds = reply.encode()
         self.send_response(reply.status)
         lengths = {} if reply.status == 304 else {"content-length": str(len(body))}
