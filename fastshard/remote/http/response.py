@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fastshard._core.io.socket import Scatter
+from fastshard._core.io.exchange import Scatter
 from fastshard._core.io.source import allocate_bytes
 from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError
