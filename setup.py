@@ -22,7 +22,7 @@ PROCESSORS = os.cpu_count() or 1
 # -g0: CPython's own flags ask for -g, four fifths of a wheel. -s: without symbols.
 base, compile_args, link_args = "build/release", ["-O2", "-g0", *WARNINGS.split()], []
 HOT = "shard", "gather", "source", "extents", "grouping", "tar", "json"
-HOT += "plan", "reader", "msgpack", "arrays", "decoder", "images", "field_shard"
+HOT += "plan", "reader", "msgpack", "arrays", "decoder", "images", "records"
 optimised = {name: ["-O3"] for name in HOT}  # a fifth slower at -O2
 if sys.platform == "win32":
     compile_args, optimised = ["/O2", "/W3"], {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.rows import ColumnSamples
-    from fastshard._core.dataset.locator import SampleLocator
+    from fastshard._core.dataset.streams import SampleLocator
     from fastshard.columnar.read.selection import RowSelection
 
 __all__ = ["ColumnSet", "update_keys"]

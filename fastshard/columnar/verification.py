@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from fastshard._core.table.row_identity import find_row
+from fastshard._core.table.checksums import find_row
 from fastshard._util.json import parse_value
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.layout.connection import (

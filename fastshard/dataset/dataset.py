@@ -12,13 +12,18 @@ from weakref import ref
 
 from fastshard._core.dataset.gather import prefetch_samples
 from fastshard._core.dataset.iterate import PrefetchIterator
-from fastshard._core.dataset.locator import LookaheadRing, SampleLocator
 from fastshard._core.dataset.remote_prefetch import (
     RemotePrefetchIterator,
     fetch_samples,
 )
 from fastshard._core.dataset.shard import SampleDecoder, add_notes
-from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
+from fastshard._core.dataset.streams import (
+    ItemStream,
+    LookaheadRing,
+    PositionStream,
+    SampleLocator,
+    ShardStream,
+)
 from fastshard._util.aio import run_in_thread
 from fastshard._util.options import check_option_names
 from fastshard.dataset.combined.base import Concat, concatenate

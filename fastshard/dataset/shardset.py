@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
 from fastshard._core.dataset.iterate import PrefetchIterator
-from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
 from fastshard._core.dataset.shard import SampleDecoder
-from fastshard._core.dataset.streams import ItemStream
+from fastshard._core.dataset.streams import ItemStream, SampleLocator
 from fastshard._core.io.paging import PageRing
 from fastshard._core.io.source import MappedSource, RemoteSource
 from fastshard._util.lazy import lazy

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from fastshard._core.io.socket import Scatter
+from fastshard._core.io.exchange import Scatter
 from fastshard._util.paths.urls import (
     HTTP,
     Url,

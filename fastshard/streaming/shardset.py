@@ -46,7 +46,7 @@ from fastshard.streaming.samples import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.dataset.locator import SampleLocator
+    from fastshard._core.dataset.streams import SampleLocator
     from fastshard.dataset.verify import Fault
     from fastshard.remote.options import Settings
 

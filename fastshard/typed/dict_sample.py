@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.typed.field_map import FieldMap
+from fastshard._core.typed.plan import FieldMap
 from fastshard.errors import FormatError, SchemaError
 from fastshard.typed.kinds.equality import equal_values
 from fastshard.typed.sample_type import new_key

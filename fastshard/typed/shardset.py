@@ -20,7 +20,7 @@ from fastshard.typed.samples import FIELDS, PackedSample, PackedSequence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.dataset.locator import SampleLocator
+    from fastshard._core.dataset.streams import SampleLocator
 
 __all__ = ["PackedSet"]
 

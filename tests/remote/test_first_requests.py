@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fastshard import RemoteError, RemoteNotFoundError
-from fastshard._core.io.socket import Scatter
+from fastshard._core.io.exchange import Scatter
 from fastshard.remote.deadline import Deadline
 from fastshard.remote.errors import RetryError
 from fastshard.remote.file import open_remote

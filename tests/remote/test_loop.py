@@ -16,9 +16,9 @@ from fastshard._core.io.exchange import (
     COMPLETE,
     ExchangeLoop,
     RangeExchange,
+    Scatter,
     parse_head,
 )
-from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
 from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http.client import client_for

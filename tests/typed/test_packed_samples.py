@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.dataset.columns import SampleList
+from fastshard._core.dataset.records import SampleList
 from fastshard._core.typed.columns import stack_columns
 from fastshard._core.typed.shard import decode_columns
 from fastshard.errors import (

@@ -5,9 +5,9 @@ from typing import Any, Self, TypeAlias, final
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.dataset.columns import ColumnBatch
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.records import ColumnBatch
 from fastshard._core.dataset.shard import SampleBase
+from fastshard._core.dataset.streams import SampleLocator
 
 @final
 class RowCopy: ...

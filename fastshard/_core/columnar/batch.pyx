@@ -23,14 +23,14 @@ from fastshard._core.columnar.rows cimport (
     MAX_ROW, PACKED, ColumnShard, PackShard, Rows, ShardMappings, decode_key, mapping_t,
     mark_t, pack_t,
 )
-from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
 from fastshard._core.dataset.gather cimport Pieces
-from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport (
     CACHED_HEADER, Layout, find_layout, get_layout_cache, has_plain_data,
     make_empty_array, stored_t,
 )
+from fastshard._core.dataset.records cimport ColumnBatch, read_batch, stack_batch
 from fastshard._core.dataset.shard cimport Shard
+from fastshard._core.dataset.streams cimport SampleLocator
 from fastshard._core.io.source cimport QUERY_EVERY, MappedSource, Source
 from fastshard._core.pages cimport fs_advise_pages, fs_now, fs_populate_pages
 from fastshard._core.platform cimport fs_load, fs_prefetch_line

@@ -25,8 +25,9 @@ from fastshard._core.parse.tar cimport (
 )
 from fastshard._core.platform cimport FS_HAVE_MMAP, fs_add, fs_load_relaxed
 from fastshard._core.span cimport span_of, span_t
-from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
-from fastshard._core.table.row_identity cimport decode_row, find_sum
+from fastshard._core.table.checksums cimport decode_row, find_sum
+from fastshard._core.table.extents cimport ExtentTable
+from fastshard._core.table.names cimport decode_text, encode_text
 
 from threading import Lock
 from weakref import ref

@@ -13,11 +13,12 @@ from fastshard._core.parse.sqlite cimport (
     TREE_UNSUPPORTED, tree_free, tree_next, tree_open, tree_t, value_t,
 )
 from fastshard._core.span cimport span_of, span_t
+from fastshard._core.table.checksums cimport decode_row, find_sum
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_add, columns_add_info, columns_free, columns_t, encode_text,
-    grown_capacity, make_table, resize,
+    ExtentTable, columns_add, columns_add_info, columns_free, columns_t, grown_capacity,
+    make_table, resize,
 )
-from fastshard._core.table.row_identity cimport decode_row, find_sum
+from fastshard._core.table.names cimport encode_text
 
 from fastshard.errors import FormatError
 

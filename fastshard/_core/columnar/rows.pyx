@@ -27,11 +27,11 @@ from fastshard._core.dataset.shard cimport (
 from fastshard._core.io.source cimport Source, View
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_t
+from fastshard._core.table.checksums cimport decode_row
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_t, decode_text_before, info_at, name_at, resize,
-    resolve_position,
+    ExtentTable, columns_t, info_at, name_at, resize, resolve_position,
 )
-from fastshard._core.table.row_identity cimport decode_row
+from fastshard._core.table.names cimport decode_text_before
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from functools import partial

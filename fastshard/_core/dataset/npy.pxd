@@ -57,6 +57,11 @@ cdef object make_empty_array(
     object dtype, Py_ssize_t count, tuple shape, uint64_t nbytes, uint8_t **at
 )
 
+cdef object allocate_column(
+    str name, Py_ssize_t count, tuple shape, object dtype, uint64_t item,
+    object allocate, uint8_t **out,
+)
+
 cdef LayoutCache get_layout_cache(Shard shard)
 
 cdef object make_layout_array(Layout layout, uint8_t *at, object owner)

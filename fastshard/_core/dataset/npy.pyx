@@ -7,8 +7,8 @@ Headers are those of NEP 1, versions 1.0 to 3.0 (numpy.lib.format).
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release,
-    PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo,
+    PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
@@ -24,16 +24,17 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 cimport numpy as cnp
 
-from fastshard._core.dataset cimport shard as shard_module
 from fastshard._core.buffers cimport bytes_of, int64s_of
-from fastshard._core.table.extents cimport ExtentTable, encode_text
-from fastshard._core.table.row_identity cimport encode_row, sum_field
-from fastshard._core.io.source cimport View
-from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.dataset cimport shard as shard_module
 from fastshard._core.dataset.npy_header cimport parse_plain_header
 from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
 from fastshard._core.dataset.shard cimport Shard
+from fastshard._core.io.source cimport View
+from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.span cimport span_of, span_t, take
+from fastshard._core.table.checksums cimport encode_row, sum_field
+from fastshard._core.table.extents cimport ExtentTable
+from fastshard._core.table.names cimport encode_text
 
 import ast
 import copy
@@ -433,6 +434,32 @@ cdef object make_empty_array(
         )
     at[0] = <uint8_t *> cnp.PyArray_DATA(array)
     return array
+
+
+cdef object allocate_column(
+    str name, Py_ssize_t count, tuple shape, object dtype, uint64_t item,
+    object allocate, uint8_t **out,
+):
+    """Return an array ``[count, *shape]`` of items; set `out` to its memory.
+
+    None: what `allocate` returned is strided, and its caller fills it.
+    """
+    cdef uint64_t nbytes = <uint64_t> count * item
+    cdef uint64_t size
+    cdef Py_buffer buffer
+    if allocate is None:
+        return make_empty_array(dtype, count, shape, nbytes, out)
+    made = allocate(name, (count, *shape), dtype)
+    try:
+        PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+    except (BufferError, ValueError):
+        return None
+    out[0] = <uint8_t *> buffer.buf
+    size = buffer.len
+    PyBuffer_Release(&buffer)      # the array, which is returned, keeps it
+    if size != nbytes:
+        raise ValueError(f"{size:,} bytes do not fit an array of {shape}")
+    return made
 
 
 cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):

@@ -1,13 +1,24 @@
+from collections.abc import Sequence
 from typing import Any, Protocol, final
 
-from fastshard._core.io.socket import Scatter
+from typing_extensions import Buffer
 
-CAN_EXCHANGE: bool
+CAN_RECEIVE: bool
 CAN_LOOP: bool
 COMPLETE: int
 ABSENT: int
 EXPIRED: int
 DROPPED: int
+
+@final
+class Scatter:
+    @property
+    def left(self) -> int: ...
+    def __new__(
+        cls, start: int, end: int, parts: Sequence[tuple[int, Buffer]]
+    ) -> Scatter: ...
+    def feed(self, data: Buffer) -> None: ...
+    def receive(self, fd: int, until: int) -> tuple[int, bool]: ...
 
 class _Claim(Protocol):
     def acquire(self, blocking: bool, /) -> bool: ...

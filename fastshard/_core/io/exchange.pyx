@@ -1,39 +1,49 @@
 """Ranges over plain HTTP without the GIL: requests, strict responses, an event loop.
 
-Only one response is accepted: 206, the requested range, its length, the object's tag.
-After any other one the caller sends the request again by a general client. Headers are
-parsed by RFC 9112; whatever is ambiguous is refused.
+A `Scatter` receives a range of bytes into several buffers. A `RangeExchange` accepts
+one response only (`head.pxd`). After any other one the caller sends the request again
+by a general client.
 
 `ExchangeLoop` drives many connections from one thread. Other threads add exchanges and
 idle connections to it under its lock. A child of fork must not use its parent's loop.
 
-One extension module: the parser and the steps of an exchange are called for each event.
+One extension module: receipt and the steps of an exchange are called for each event.
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp
+from libc.string cimport memcpy
 
-from fastshard._core.io.socket cimport (
-    FS_CAN_RECEIVE, SCRATCH, Scatter, fs_connect_error, fs_is_silent, fs_receive,
-    fs_send, fs_slice_t, fs_wait_for, ms_until, scatter_copy, scatter_receive,
-    scatter_t,
-)
-from fastshard._core.pages cimport fs_exact_now
-from fastshard._core.span cimport (
-    is_equal, lower_ascii, span_of, span_t, take, take_until,
-)
+from fastshard._core.buffers cimport bytes_of
+from fastshard._core.io.head cimport expected_t, head_length, is_expected
+from fastshard._core.pages cimport fs_exact_now, fs_pages_cached, fs_populate_buffer
+from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.threads cimport (
-    fs_atomic_load, fs_atomic_store, fs_generation, fs_lock, fs_lock_free,
-    fs_lock_init, fs_lock_t, fs_unlock, fs_watch_forks,
+    fs_atomic_load, fs_atomic_store, fs_generation, fs_lock, fs_lock_free, fs_lock_init,
+    fs_lock_t, fs_unlock, fs_watch_forks,
 )
 
 import os
+
+cdef extern from "receive.h" nogil:
+    bint FS_CAN_RECEIVE
+    ctypedef struct fs_slice_t:
+        uint8_t *to
+        size_t size
+    int64_t fs_send(int fd, const uint8_t *start, size_t size)
+    bint fs_is_silent(int fd)
+    bint fs_wait_for(int fd, bint output, int wait_ms)
+    int fs_connect_error(int fd)
+    int64_t fs_receive(
+        int fd, const fs_slice_t *slices, size_t count, uint8_t *scratch, size_t room,
+        int wait_ms,
+    )
 
 cdef extern from "events.h" nogil:
     bint FS_HAS_EVENTS
@@ -57,6 +67,9 @@ cdef enum:
     MAX_CONNECTIONS = 4096         # of a loop
     MAX_STALE = 64                 # idle connections that an exchange finds closed
     MANY = 64                      # finished exchanges that are not held back
+    SCRATCH = 64 << 10             # bytes; receives bytes that no buffer wants
+    LARGE_COPY = 32 << 10          # bytes; copies of this size release the GIL
+    ENDED = -2                     # status besides an errno: the stream ended
 
 cdef uint64_t HOLD = 10_000_000    # ns that exchanges without a waiter are held
 cdef uint64_t MAX_WAIT = 200_000_000  # ns between checks for signals
@@ -85,15 +98,7 @@ cdef enum:
     LEFT_IDLE                      # out of the loop; Python keeps its socket
     LEFT_CLOSED                    # out of the loop; Python closes its socket
 
-cdef enum:                         # headers that must not be repeated
-    CONNECTION = 1
-    CONTENT_ENCODING = 2
-    CONTENT_LENGTH = 4
-    CONTENT_RANGE = 8
-    ETAG = 16
-    LAST_MODIFIED = 32
-
-CAN_EXCHANGE = bool(FS_CAN_RECEIVE)
+CAN_RECEIVE = bool(FS_CAN_RECEIVE)
 CAN_LOOP = bool(FS_HAS_EVENTS)
 COMPLETE, ABSENT, EXPIRED, DROPPED = DONE, NO_CONNECTION, TIMED_OUT, CANCELLED
 
@@ -101,10 +106,11 @@ if fs_watch_forks() != 0:
     raise MemoryError("cannot register a fork handler")
 
 
-cdef struct expected_t:            # borrowed of a RangeExchange
-    span_t range                   # value of Content-Range
-    span_t tag
-    uint64_t size                  # bytes of the body
+cdef struct scatter_t:
+    fs_slice_t *slices
+    size_t count                   # slices
+    size_t next                    # slice that receives the next byte
+    uint64_t left                  # bytes to receive
 
 cdef struct exchange_t:
     exchange_t *next
@@ -139,6 +145,181 @@ cdef struct list_t:
     size_t count
 
 
+cdef int ms_until(uint64_t until) noexcept nogil:
+    """Return the time left until a moment of `fs_exact_now`, in ms."""
+    cdef uint64_t now = fs_exact_now()
+    cdef uint64_t left = (until - now) // 1_000_000 + 1 if until > now else 0
+    return <int> min(left, <uint64_t> 1_000_000)
+
+
+cdef void scatter_advance(scatter_t *scatter, uint64_t size) noexcept nogil:
+    """Move on by `size` bytes that were received."""
+    cdef fs_slice_t *slice
+    scatter.left -= size
+    while size > 0:
+        slice = &scatter.slices[scatter.next]
+        if size < slice.size:
+            slice.size -= size
+            if slice.to != NULL:
+                slice.to += size
+            return
+        size -= slice.size
+        scatter.next += 1
+
+
+cdef void scatter_copy(
+    scatter_t *scatter, const uint8_t *data, size_t size
+) noexcept nogil:
+    """Copy bytes to the slices; there must not be more than `left`."""
+    cdef size_t part
+    cdef fs_slice_t *slice
+    while size > 0:
+        slice = &scatter.slices[scatter.next]
+        part = min(size, slice.size)
+        if slice.to != NULL:
+            memcpy(slice.to, data, part)
+        scatter_advance(scatter, part)
+        data += part
+        size -= part
+
+
+cdef int64_t scatter_receive(
+    scatter_t *scatter, int fd, uint8_t *scratch, int wait_ms
+) noexcept nogil:
+    """Receive once; return as `fs_receive`. `scratch` has SCRATCH bytes."""
+    cdef int64_t got = fs_receive(
+        fd, scatter.slices + scatter.next, scatter.count - scatter.next, scratch,
+        SCRATCH, wait_ms,
+    )
+    if got > 0:
+        scatter_advance(scatter, got)
+    return got
+
+
+@cython.final
+cdef class Scatter:
+    """Range of an object, and the buffers that receive parts of it."""
+
+    cdef scatter_t state
+    cdef Py_buffer *buffers
+    cdef size_t held               # buffers
+    cdef uint8_t *scratch
+
+    def __cinit__(self, uint64_t start, uint64_t end, parts):
+        cdef uint64_t at = start
+        cdef uint64_t offset, size
+        cdef size_t count = len(parts)
+        if end < start:
+            raise ValueError(f"expected start <= end, got {start} and {end}")
+        self.state.slices = <fs_slice_t *> calloc(2 * count + 1, sizeof(fs_slice_t))
+        self.buffers = <Py_buffer *> calloc(count + 1, sizeof(Py_buffer))
+        if self.state.slices == NULL or self.buffers == NULL:
+            raise MemoryError
+        for offset, part in parts:
+            if self.held == count:
+                raise ValueError("parts were added meanwhile")
+            PyObject_GetBuffer(part, &self.buffers[self.held], PyBUF_WRITABLE)
+            self.held += 1
+            size = self.buffers[self.held - 1].len
+            if offset < at or offset > end or size > end - offset:
+                raise ValueError(
+                    f"part of {size:,} bytes at {offset:,} overlaps the one before "
+                    f"or is outside the range {start:,} to {end:,}"
+                )
+            self.add(NULL, offset - at)
+            self.add(<uint8_t *> self.buffers[self.held - 1].buf, size)
+            at = offset + size
+        self.add(NULL, end - at)
+
+    def __dealloc__(self):
+        cdef size_t i
+        for i in range(self.held):
+            PyBuffer_Release(&self.buffers[i])
+        free(self.buffers)
+        free(self.state.slices)
+        free(self.scratch)
+
+    def __reduce__(self):
+        raise TypeError("a Scatter does not pickle")
+
+    cdef int add(self, uint8_t *to, uint64_t size) except -1:
+        """Append a slice; `to` NULL: discard its bytes."""
+        if size > 0:
+            self.state.slices[self.state.count].to = to
+            self.state.slices[self.state.count].size = size
+            self.state.count += 1
+            self.state.left += size
+        return 0
+
+    cdef void populate(self) noexcept:
+        """Allocate the pages of large buffers; other threads may receive meanwhile.
+
+        Those of memory that is filled again have pages: to populate them takes longer
+        than to look.
+        """
+        cdef size_t i
+        cdef uint8_t *at
+        cdef uint64_t size
+        for i in range(self.held):
+            at = <uint8_t *> self.buffers[i].buf
+            size = self.buffers[i].len
+            if size >= LARGE_COPY:
+                with nogil:
+                    if fs_pages_cached(at, size) != 1:
+                        fs_populate_buffer(at, size)
+
+    @property
+    def left(self):
+        """Bytes to receive."""
+        return self.state.left
+
+    def feed(self, data):
+        """Copy the next bytes of the range to the buffers."""
+        cdef Py_buffer buffer
+        cdef const uint8_t *start = bytes_of(data, &buffer)
+        cdef size_t size = buffer.len
+        try:
+            if size > self.state.left:
+                raise ValueError(
+                    f"got {size:,} bytes, {self.state.left:,} are left of the range"
+                )
+            if size >= LARGE_COPY:
+                with nogil:        # page faults of new buffers take most of the time
+                    scatter_copy(&self.state, start, size)
+            else:
+                scatter_copy(&self.state, start, size)
+        finally:
+            PyBuffer_Release(&buffer)
+
+    def receive(self, int fd, uint64_t until):
+        """Receive until the range is complete, the stream ends, or time is up."""
+        cdef uint64_t before = self.state.left
+        cdef int status
+        if self.scratch == NULL:
+            self.scratch = <uint8_t *> malloc(SCRATCH)
+            if self.scratch == NULL:
+                raise MemoryError
+        with nogil:
+            status = self.receive_rest(fd, min(until, fs_exact_now() + MAX_WAIT))
+        if status > 0 and status != EAGAIN:
+            raise OSError(status, os.strerror(status))
+        return before - self.state.left, status == ENDED
+
+    cdef int receive_rest(self, int fd, uint64_t until) noexcept nogil:
+        """Receive until nothing is left; return 0, ENDED or an errno.
+
+        EAGAIN: time is up.
+        """
+        cdef int64_t got
+        while self.state.left > 0:
+            got = scatter_receive(&self.state, fd, self.scratch, ms_until(until))
+            if got <= 0:
+                return ENDED if got == 0 else errno
+            if fs_exact_now() >= until:
+                return EAGAIN if self.state.left > 0 else 0
+        return 0
+
+
 cdef void append(list_t *items, exchange_t *item) noexcept nogil:
     item.next = NULL
     if items.last != NULL:
@@ -171,158 +352,6 @@ cdef exchange_t *unlink(
     items.count -= 1
     item.next = NULL
     return following
-
-
-cdef span_t strip(span_t text) noexcept nogil:
-    """Remove blanks and tabs around a value."""
-    while text.left > 0 and (text.at[0] == c' ' or text.at[0] == c'\t'):
-        take(&text, 1)
-    while text.left > 0 and (
-        text.at[text.left - 1] == c' ' or text.at[text.left - 1] == c'\t'
-    ):
-        text.left -= 1
-    return text
-
-
-cdef bint is_text(span_t text, const char *lower, size_t size) noexcept nogil:
-    """Return whether a text of any case is `lower`."""
-    cdef size_t i
-    if text.left != size:
-        return False
-    for i in range(size):
-        if lower_ascii(text.at[i]) != <uint8_t> lower[i]:
-            return False
-    return True
-
-
-cdef bint is_name(span_t text) noexcept nogil:
-    """Return whether a text may be the name of a header: visible ASCII characters."""
-    cdef size_t i
-    for i in range(text.left):
-        if not c'!' <= text.at[i] <= c'~':
-            return False
-    return text.left > 0
-
-
-cdef bint is_value(span_t text) noexcept nogil:
-    """Return whether a text has no control characters but tabs."""
-    cdef size_t i
-    for i in range(text.left):
-        if (text.at[i] < c' ' and text.at[i] != c'\t') or text.at[i] == 127:
-            return False
-    return True
-
-
-cdef bint is_number(span_t text, uint64_t value) noexcept nogil:
-    """Return whether a text is the decimal number `value`, without other zeros."""
-    cdef size_t at = text.left
-    if at == 0:
-        return False
-    while at > 0:
-        at -= 1
-        if text.at[at] != <uint8_t> (c'0' + value % 10):
-            return False
-        value //= 10
-        if value == 0:
-            return at == 0
-    return False
-
-
-cdef int header_of(span_t name) noexcept nogil:
-    """Return the bit of a header that must not be repeated, 0 for others."""
-    if is_text(name, b"connection", 10):
-        return CONNECTION
-    if is_text(name, b"content-encoding", 16):
-        return CONTENT_ENCODING
-    if is_text(name, b"content-length", 14):
-        return CONTENT_LENGTH
-    if is_text(name, b"content-range", 13):
-        return CONTENT_RANGE
-    if is_text(name, b"etag", 4):
-        return ETAG
-    if is_text(name, b"last-modified", 13):
-        return LAST_MODIFIED
-    return 0
-
-
-cdef bint next_line(span_t *head, span_t *line) noexcept nogil:
-    """Step over a line and its CRLF."""
-    if not take_until(head, c'\n', line):
-        return False
-    if line.left == 0 or line.at[line.left - 1] != c'\r':
-        return False
-    line.left -= 1
-    return True
-
-
-cdef int check_head(
-    span_t head, const expected_t *expected, bint *keeps
-) noexcept nogil:
-    """Check headers with their empty line; return DONE or UNEXPECTED."""
-    cdef span_t line, name, value
-    cdef span_t tag = span_of(NULL, 0)
-    cdef span_t modified = span_of(NULL, 0)
-    cdef int seen = 0
-    cdef int header
-    keeps[0] = True
-    if not next_line(&head, &line) or line.left < 12:
-        return UNEXPECTED
-    if memcmp(line.at, b"HTTP/1.1 206", 12) != 0 or not is_value(line):
-        return UNEXPECTED
-    if line.left > 12 and line.at[12] != c' ':
-        return UNEXPECTED
-    while True:
-        if not next_line(&head, &line):
-            return UNEXPECTED
-        if line.left == 0:
-            break
-        value = line
-        if not take_until(&value, c':', &name) or not is_name(name):
-            return UNEXPECTED      # also a folded line
-        value = strip(value)
-        if not is_value(value) or is_text(name, b"transfer-encoding", 17):
-            return UNEXPECTED
-        header = header_of(name)
-        if header == 0:
-            continue
-        if seen & header:
-            return UNEXPECTED
-        seen |= header
-        if header == CONNECTION:
-            keeps[0] = is_text(value, b"keep-alive", 10)
-        elif header == CONTENT_ENCODING:
-            if not is_text(value, b"identity", 8):
-                return UNEXPECTED
-        elif header == CONTENT_LENGTH:
-            if not is_number(value, expected.size):
-                return UNEXPECTED
-        elif header == CONTENT_RANGE:
-            if not is_equal(value, expected.range):
-                return UNEXPECTED
-        elif header == ETAG:
-            tag = value
-        else:
-            modified = value
-    if head.left != 0 or not seen & CONTENT_LENGTH or not seen & CONTENT_RANGE:
-        return UNEXPECTED
-    return DONE if is_equal(tag if tag.left else modified, expected.tag) else UNEXPECTED
-
-
-cdef size_t head_length(const uint8_t *head, size_t size, size_t at) noexcept nogil:
-    """Return the length of headers with their empty line; 0: they are incomplete.
-
-    `at` : bytes that were searched before.
-    """
-    cdef const uint8_t *found
-    at = at - 3 if at > 3 else 0
-    while size - at >= 4:
-        found = <const uint8_t *> memchr(head + at, c'\r', size - at - 3)
-        if found == NULL:
-            return 0
-        if memcmp(found, b"\r\n\r\n", 4) == 0:
-            return (found - head) + 4
-        at = (found - head) + 1
-    return 0
 
 
 cdef int begin(connection_t *conn, exchange_t *item) noexcept nogil:
@@ -372,7 +401,7 @@ cdef int receive_head(connection_t *conn, uint8_t *scratch) noexcept nogil:
     end = head_length(conn.head, conn.head_size, before)
     if end == 0:
         return UNEXPECTED if conn.head_size == MAX_HEAD else RUNNING
-    if check_head(span_of(conn.head, end), &item.expected, &item.keeps) != DONE:
+    if not is_expected(span_of(conn.head, end), &item.expected, &item.keeps):
         return UNEXPECTED
     rest = conn.head_size - end
     if rest > item.scatter.left:
@@ -409,7 +438,7 @@ def parse_head(bytes head, bytes content_range, bytes tag, uint64_t size):
     expected.range = span_of_bytes(content_range)
     expected.tag = span_of_bytes(tag)
     expected.size = size
-    if check_head(span_of_bytes(head), &expected, &keeps) != DONE:
+    if not is_expected(span_of_bytes(head), &expected, &keeps):
         return None
     return bool(keeps)
 

@@ -3,7 +3,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.streams import SampleLocator
 from fastshard._core.loader.documents import PackedRows
 
 @final

@@ -14,8 +14,8 @@ from libc.string cimport memcpy, memset
 
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.dataset.gather cimport Pieces
-from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.shard cimport SamplesBase, Shard
+from fastshard._core.dataset.streams cimport SampleLocator, location_t
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.loader.documents cimport (
     PackedRows, Packer, add_piece, move_all, segment_t,

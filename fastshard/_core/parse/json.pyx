@@ -24,9 +24,10 @@ from libc.string cimport memchr, memcmp, memcpy, strlen
 from fastshard._core.platform cimport fs_count_plain, fs_parse_digits
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.table.extents cimport (
-    columns_add, columns_add_info, columns_free, columns_sort, columns_t, decode_text,
-    make_table, name_at, resize, slots_find, slots_free, slots_init, slots_t,
+    columns_add, columns_add_info, columns_free, columns_sort, columns_t, make_table,
+    name_at, resize, slots_find, slots_free, slots_init, slots_t,
 )
+from fastshard._core.table.names cimport decode_text
 
 from fastshard.errors import FormatError
 

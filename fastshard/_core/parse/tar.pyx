@@ -33,9 +33,10 @@ from fastshard._core.span cimport (
     is_equal, span_of, span_t, take, take_until, text_of,
 )
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, name_at,
-    make_table, decode_text,
+    ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, make_table,
+    name_at,
 )
+from fastshard._core.table.names cimport decode_text
 
 import os
 from collections import namedtuple

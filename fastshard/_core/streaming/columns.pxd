@@ -1,7 +1,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastshard._core.dataset.columns cimport RecordBatch, record_t
+from fastshard._core.dataset.records cimport RecordBatch, record_t
 from fastshard._core.streaming.plan cimport RowPlan
 from fastshard._core.streaming.shard cimport RowShard
 

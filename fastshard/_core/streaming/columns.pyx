@@ -11,12 +11,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.dataset.columns cimport (
-    RecordBatch, make_column, read_batch, record_t, sort_columns, stack_batch,
+from fastshard._core.dataset.npy cimport allocate_column, make_empty_array
+from fastshard._core.dataset.records cimport (
+    RecordBatch, is_direct, read_batch, record_t, sort_columns, stack_batch,
 )
-from fastshard._core.dataset.field_shard cimport is_direct
-from fastshard._core.dataset.npy cimport make_empty_array
-from fastshard._core.dataset.locator cimport SampleLocator
+from fastshard._core.dataset.streams cimport SampleLocator
 from fastshard._core.io.source cimport Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.plan cimport MdsRows, RowPlan, column_t, offset_of
@@ -404,7 +403,7 @@ cdef class Columns:
             target.header = <const uint8_t *> PyBytes_AS_STRING(header)
         target.size = size
         target.item = size - target.skip
-        made = make_column(
+        made = allocate_column(
             plan.names[k], self.batch.count, shape, dtype, target.item, allocate,
             &target.out,
         )

@@ -23,9 +23,10 @@ from fastshard._core.parse.json cimport (
 )
 from fastshard._core.span cimport is_equal, span_of, span_t, take, take_until
 from fastshard._core.table.extents cimport (
-    columns_add, columns_free, columns_t, decode_text, name_at, resize,
-    resolve_position, slots_find, slots_free, slots_init, slots_t,
+    columns_add, columns_free, columns_t, name_at, resize, resolve_position, slots_find,
+    slots_free, slots_init, slots_t,
 )
+from fastshard._core.table.names cimport decode_text
 
 from array import array
 

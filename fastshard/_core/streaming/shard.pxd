@@ -1,4 +1,4 @@
-from fastshard._core.dataset.field_shard cimport FieldShard
+from fastshard._core.dataset.records cimport FieldShard
 from fastshard._core.dataset.shard cimport SamplesBase
 from fastshard._core.streaming.plan cimport RowTable
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.field_shard import FieldShard
+from fastshard._core.dataset.records import FieldShard
 from fastshard._core.dataset.shard import SampleBase, SampleDecoder, SamplesBase
 from fastshard._core.io.source import Source
 from fastshard._core.streaming.plan import RowTable

@@ -12,9 +12,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.dataset.field_shard cimport (
-    NO_EXTENTS, FieldShard, field_t, is_direct,
-)
+from fastshard._core.dataset.records cimport NO_EXTENTS, FieldShard, field_t, is_direct
 from fastshard._core.dataset.shard cimport (
     STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SampleDecoder, SamplesBase,
     Shard,

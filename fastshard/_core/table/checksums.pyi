@@ -1,6 +1,13 @@
 from typing_extensions import Buffer
 
 BLOCK_BYTES: int
+ROW_BITS: int
 
 def crc32c(data: Buffer, before: int = 0, *, portable: bool = False) -> int: ...
 def block_sums(data: Buffer) -> bytes: ...
+def identify_row(
+    field: str, sample_id: str, shard: int, offset: int, row: int
+) -> int: ...
+def find_row(
+    field: str, sample_id: object, shard: object, offset: object, value: object
+) -> int | None: ...

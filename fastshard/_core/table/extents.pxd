@@ -57,9 +57,6 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil
 cdef void columns_free(columns_t *columns) noexcept nogil
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
 cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
-cdef str decode_text(span_t text)
-cdef str decode_text_before(span_t text, size_t end)
-cdef object encode_text(object name, span_t *text)
 cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1
 
 

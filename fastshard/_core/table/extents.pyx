@@ -6,9 +6,9 @@ on access only; the hash table of names is built on the first look-up.
 
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -20,13 +20,13 @@ from fastshard._core.platform cimport (
 )
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.table.checksums cimport blocks_check, blocks_t
+from fastshard._core.table.names cimport decode_text, encode_text
 
 import collections.abc
 import os
 from array import array
 
 cdef extern from "Python.h":
-    bint PyUnicode_IS_COMPACT_ASCII(object text)
     void *PyList_GET_ITEM(list items, Py_ssize_t i)  # borrowed
 
 cdef enum:
@@ -326,39 +326,6 @@ cdef bint trim_infos(columns_t *columns) noexcept nogil:
         resize(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
         and resize(<void **> &columns.infos, columns.infos_size, 1)
     )
-
-
-cdef str decode_text(span_t text):
-    """Decode a name; bytes that are not UTF-8 become lone surrogates."""
-    return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
-
-
-cdef str decode_text_before(span_t text, size_t end):
-    """Decode a name without its last `end` bytes."""
-    text.left -= min(end, text.left)
-    return decode_text(text)
-
-
-cdef object encode_text(object name, span_t *text):
-    """Invert `decode_text`: set `text`, and return the object that keeps it alive.
-
-    Returns None if no bytes decode to `name`, which has another lone surrogate.
-    """
-    cdef Py_ssize_t size = 0
-    cdef const char *at
-    cdef object keeper = name
-    if type(name) is not str:      # a subclass, such as numpy.str_
-        keeper = name = str.__str__(name)
-    if not PyUnicode_IS_COMPACT_ASCII(name):
-        try:
-            keeper = name.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return None
-        text[0] = span_of(<const uint8_t *> PyBytes_AS_STRING(keeper), len(keeper))
-        return keeper
-    at = PyUnicode_AsUTF8AndSize(name, &size)
-    text[0] = span_of(<const uint8_t *> at, size)
-    return keeper
 
 
 # Sort of members that an index lists in any order.

@@ -22,9 +22,10 @@ from fastshard._core.table.checksums cimport (
     SHIFT, blocks_check, blocks_free, blocks_new, block_matches, blocks_t, count_of,
 )
 from fastshard._core.table.extents cimport (
-    MAX_ENTRIES, ExtentTable, columns_t, hash_bytes, has_unchecked_blocks, name_at,
-    slot_entry, slots_find, slots_free, slots_init, slots_t, decode_text, encode_text,
+    MAX_ENTRIES, ExtentTable, columns_t, has_unchecked_blocks, hash_bytes, name_at,
+    slot_entry, slots_find, slots_free, slots_init, slots_t,
 )
+from fastshard._core.table.names cimport decode_text, encode_text
 
 from fastshard.errors import FormatError
 

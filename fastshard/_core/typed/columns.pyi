@@ -3,8 +3,8 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.columns import RecordBatch, SampleList
-from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.records import RecordBatch, SampleList
+from fastshard._core.dataset.streams import SampleLocator
 
 @final
 class PayloadBatch(RecordBatch):

@@ -10,12 +10,11 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fastshard._core.dataset.columns cimport (
-    RecordBatch, make_column, read_batch, record_t, sort_columns, stack_batch,
+from fastshard._core.dataset.npy cimport Layout, allocate_column, get_layout_cache
+from fastshard._core.dataset.records cimport (
+    RecordBatch, is_direct, read_batch, record_t, sort_columns, stack_batch,
 )
-from fastshard._core.dataset.field_shard cimport is_direct
-from fastshard._core.dataset.locator cimport SampleLocator
-from fastshard._core.dataset.npy cimport Layout, get_layout_cache
+from fastshard._core.dataset.streams cimport SampleLocator
 from fastshard._core.io.source cimport Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.typed.arrays cimport find_packed_layout, is_packed_array
@@ -394,7 +393,7 @@ cdef class PayloadColumns:
         else:
             return 0
         self.held.append(encoded)
-        made = make_column(
+        made = allocate_column(
             name, self.batch.count, shape, dtype, target.item, allocate, &target.out
         )
         if made is not None:

@@ -1,8 +1,7 @@
 from typing import Generic, Self, TypeVar, final
 
 from fastshard._core.dataset.shard import SampleBase, SampleDecoder
-from fastshard._core.typed.field_map import FieldMap
-from fastshard._core.typed.plan import TypePlan
+from fastshard._core.typed.plan import FieldMap, TypePlan
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=FieldMap)

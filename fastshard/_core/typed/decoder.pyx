@@ -6,9 +6,8 @@ from libc.stdlib cimport free, malloc
 
 from fastshard._core.dataset.shard cimport SampleBase, SampleDecoder, SamplesBase
 from fastshard._core.io.source cimport MappedFile, MappedSource
-from fastshard._core.typed.field_map cimport FieldMap, make_map
 from fastshard._core.typed.msgpack cimport open_map, read_field, value_t
-from fastshard._core.typed.plan cimport MISSING, TypePlan
+from fastshard._core.typed.plan cimport MISSING, FieldMap, TypePlan, make_map
 from fastshard._core.typed.shard cimport PackedSamples, PackedShard, is_writable
 
 from fastshard._core.typed.shard import copy_payload

@@ -95,3 +95,21 @@ cdef class TypePlan:
     cdef object name_field(self, int k, object error, uint64_t start)
     cdef object other_type(self, int k, uint64_t at, object stored)
     cdef object unknown_field(self, const uint8_t *payload, const value_t *name)
+
+
+cdef class FieldMap:
+    cdef dict data                 # all fields, or those decoded so far
+    cdef object holder             # exporter that begins with the payload, or None
+    cdef const uint8_t *payload    # NULL: `data` has all fields
+    cdef uint64_t size
+    cdef object samples            # which name the sample in errors, or None
+    cdef Py_ssize_t position       # among them
+    cdef object find(self, str name, value_t *found)
+    cdef object decode_field(self, str name, object default)
+    cdef object load(self)
+    cdef list names(self)
+
+
+cdef object make_map(
+    object cls, const uint8_t *payload, uint64_t size, object owner, bint copy
+)

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.dataset.field_shard cimport FieldShard
+from fastshard._core.dataset.records cimport FieldShard
 from fastshard._core.dataset.shard cimport GroupedSamples, Shard
 from fastshard._core.io.source cimport MappedFile, Source
 from fastshard._core.table.grouping cimport Grouping

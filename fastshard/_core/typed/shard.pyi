@@ -3,8 +3,7 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from fastshard._core.dataset.columns import SampleList
-from fastshard._core.dataset.field_shard import FieldShard
+from fastshard._core.dataset.records import FieldShard, SampleList
 from fastshard._core.dataset.shard import (
     GroupedSamples,
     SampleBase,

@@ -15,10 +15,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from fastshard._core.buffers cimport bytes_of
-from fastshard._core.dataset.columns cimport SampleList
 from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
-from fastshard._core.dataset.field_shard cimport (
-    NO_EXTENTS, FieldShard, field_t, is_direct,
+from fastshard._core.dataset.records cimport (
+    NO_EXTENTS, FieldShard, SampleList, field_t, is_direct,
 )
 from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SampleDecoder, SamplesBase, Shard,

@@ -8,7 +8,7 @@ member of one sample) and ``<field>_row``. Where ``<field>_row`` is NULL, the ar
 member of its own, ``<id>.npy``, which its name identifies.
 
 ``<field>_row`` is the row in the pack, counted from 0, and above its 31 bits the
-identity of the sample's place: see `fastshard._core.table.row_identity`. A value whose
+identity of the sample's place: see `fastshard._core.table.checksums`. A value whose
 identity differs is damaged, or that of another sample.
 
 A field has the column ``<field>_row`` once it is named in the table

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from fastshard._core.table.row_identity import identify_row
+from fastshard._core.table.checksums import identify_row
 from fastshard._util.processes.sqlite import open_with_wal
 from fastshard.columnar.layout.connection import (
     INDEX_ERRORS,

@@ -28,7 +28,7 @@ from urllib3.exceptions import (
 from urllib3.util.connection import create_connection
 from urllib3.util.ssl_ import create_urllib3_context
 
-from fastshard._core.io.socket import CAN_RECEIVE, Scatter
+from fastshard._core.io.exchange import CAN_RECEIVE, Scatter
 from fastshard._util.paths.urls import Origin
 from fastshard.remote.addresses import RefusedHostError, public_addresses
 from fastshard.remote.deadline import Deadline

@@ -34,15 +34,15 @@ from urllib3.util import wait_for_read
 
 from fastshard._core.io.exchange import (
     ABSENT,
-    CAN_EXCHANGE,
     CAN_LOOP,
+    CAN_RECEIVE,
     COMPLETE,
     DROPPED,
     ExchangeLoop,
     RangeExchange,
+    Scatter,
     parse_head,
 )
-from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import batch_memory
 from fastshard._util.paths.urls import Origin, origin_of
 from fastshard._util.processes.forks import ForkAware
@@ -407,7 +407,7 @@ class FastHttp:
         deadline: Deadline,
     ) -> bool:
         """Send a request, receive the response; return whether it was expected."""
-        is_plain = CAN_EXCHANGE and origin.scheme == "http"
+        is_plain = CAN_RECEIVE and origin.scheme == "http"
         nbytes, begun = wanted[3].left, time.monotonic()
         while True:
             # A stale address is resolved again by a new connection.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard._core.io.socket import Scatter
+from fastshard._core.io.exchange import Scatter
 from fastshard._core.io.source import allocate_bytes
 from fastshard._util.paths.urls import Url, expiry_of
 from fastshard.errors import RemoteError, RemoteNotFoundError

@@ -15,7 +15,7 @@ from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
 from fastshard.typed.reading.stages import Decoding, plan_part
 
 if TYPE_CHECKING:
-    from fastshard._core.dataset.columns import SampleList
+    from fastshard._core.dataset.records import SampleList
     from fastshard._core.typed.decoder import TypedDecoder
 
 __all__ = [
@@ -75,7 +75,7 @@ class StoredReader:
 
     def __call__(self, samples: list[Any]) -> StoredSamples:
         """Return the field source of a batch."""
-        from fastshard._core.dataset.columns import SampleList
+        from fastshard._core.dataset.records import SampleList
 
         return StoredSamples(self, SampleList(samples))
 

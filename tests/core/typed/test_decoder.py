@@ -12,8 +12,7 @@ import fastshard
 from core.typed.test_plan import Plan, compact
 from fastshard import FormatError
 from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
-from fastshard._core.typed.field_map import FieldMap
-from fastshard._core.typed.plan import TypePlan
+from fastshard._core.typed.plan import FieldMap, TypePlan
 from fastshard.errors import SchemaError
 from support.memory import cached, evict
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastshard._core.dataset.npy import fill_rows
 from fastshard._core.io.source import LocalFile
-from fastshard._core.table.row_identity import find_row
+from fastshard._core.table.checksums import find_row
 from fastshard._util.files import sync_directory
 from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.layout.packs import pack_name
