@@ -17,7 +17,7 @@ ROUNDED = 1e-2  # relative error of a float that was written with few digits
 
 
 class Bounds(NamedTuple):
-    """Whether some, and all, rows of a shard may meet a condition.
+    """Bounds of a condition over the rows of a shard: for any row, for all rows.
 
     Attributes
     ----------

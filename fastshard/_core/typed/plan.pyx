@@ -118,6 +118,19 @@ cdef class PayloadBuffer:
         raise TypeError("a PayloadBuffer does not pickle")
 
 
+cdef object hold_payload(object data, const uint8_t **at, uint64_t *size):
+    """Set the bytes of a payload; return their owner: bytes, or a PayloadBuffer."""
+    cdef PayloadBuffer held
+    if type(data) is bytes:
+        at[0] = <const uint8_t *> PyBytes_AS_STRING(data)
+        size[0] = <uint64_t> PyBytes_GET_SIZE(data)
+        return data
+    held = PayloadBuffer(data)
+    at[0] = <const uint8_t *> held.buffer.buf
+    size[0] = <uint64_t> held.buffer.len
+    return held
+
+
 cdef object view_of(object owner, const uint8_t *at, uint64_t size):
     """Return a memoryview of bytes of `owner`: a MappedFile or an exporter."""
     cdef const uint8_t *base
@@ -535,18 +548,12 @@ cdef class TypePlan:
 
     def from_buffer(self, data not None, bint copy=False, bint aligned=False):
         """Return the object of a payload."""
-        cdef object owner = data
         cdef const uint8_t *at
         cdef uint64_t size
-        cdef bint writable = False
-        if type(data) is bytes:
-            at = <const uint8_t *> PyBytes_AS_STRING(data)
-            size = <uint64_t> PyBytes_GET_SIZE(data)
-        else:
-            owner = PayloadBuffer(data)
-            at = <const uint8_t *> (<PayloadBuffer> owner).buffer.buf
-            size = <uint64_t> (<PayloadBuffer> owner).buffer.len
-            writable = not (<PayloadBuffer> owner).buffer.readonly
+        cdef object owner = hold_payload(data, &at, &size)
+        cdef bint writable = type(owner) is PayloadBuffer and not (
+            (<PayloadBuffer> owner).buffer.readonly
+        )
         try:
             return self.decode(at, size, owner, writable, copy, aligned)
         except FormatError as error:
@@ -661,14 +668,7 @@ cdef class FieldMap:
         """Return the fields of a payload; its shape is checked, no value is decoded."""
         cdef const uint8_t *payload
         cdef uint64_t size
-        cdef object holder = data
-        if type(data) is bytes:
-            payload = <const uint8_t *> PyBytes_AS_STRING(data)
-            size = <uint64_t> PyBytes_GET_SIZE(data)
-        else:
-            holder = PayloadBuffer(data)
-            payload = <const uint8_t *> (<PayloadBuffer> holder).buffer.buf
-            size = <uint64_t> (<PayloadBuffer> holder).buffer.len
+        cdef object holder = hold_payload(data, &payload, &size)
         return make_map(cls, payload, size, holder, False)
 
     cdef object find(self, str name, value_t *found):

@@ -62,7 +62,7 @@ class Padding(NamedTuple):
 
     @property
     def has_lengths(self) -> bool:
-        """Whether padded batches have ``"__lengths__"``, the shapes before padding."""
+        """True if batches include ``"__lengths__"``, the shapes before padding."""
         return self.lengths and self.ragged == "pad"
 
     @property
